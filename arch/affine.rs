@@ -1,4 +1,4 @@
-//! Rows of integers with a scale, and perhaps a zero, for each group.
+//! Kernels for rows of integers with a scale, and perhaps a zero, for each group.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -14,7 +14,11 @@ use crate::detect::Isa;
 use crate::{Affine, Backend, MAX_DIM};
 
 impl Backend {
-    /// code = clamp(rint((x - zero)/scale), range) + offset; a zero scale gives codes 0.
+    /// Quantises values: code = clamp(rint((x - zero)/scale), range) + offset. A zero scale gives
+    /// codes 0.
+    ///
+    /// # Panics
+    /// If there are not as many codes as values, or if codes of the range do not fit a byte.
     pub fn quantize_affine(
         self,
         x: &[f32],
@@ -32,7 +36,10 @@ impl Backend {
         )
     }
 
-    /// out = (code - offset)·scale + zero, group by group, of one row.
+    /// Decodes one row: out = (code - offset)·scale + zero, group by group.
+    ///
+    /// # Panics
+    /// If the lengths do not fit the layout.
     pub fn decode_affine(self, layout: &Affine, row: &[u8], out: &mut [f32]) {
         check_affine(layout);
         contract!((row.len(), out.len()) == (layout.row_bytes(), layout.dim));
@@ -43,6 +50,7 @@ impl Backend {
     }
 }
 
+/// Checks the layout: whole groups of a multiple of 16 codes, and 2 to 8 bits.
 fn check_affine(layout: &Affine) {
     contract!(layout.group > 0 && layout.group.is_multiple_of(16) && layout.dim.is_multiple_of(layout.group));
     contract!((2..=8).contains(&layout.bits) && layout.dim <= MAX_DIM);

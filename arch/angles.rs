@@ -1,4 +1,4 @@
-//! Trees of polar coordinates.
+//! Kernels for trees of polar coordinates.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -14,7 +14,8 @@ use crate::detect::Isa;
 use crate::{AngleTree, Backend, MAX_DIM, check_widths};
 
 impl Backend {
-    /// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+    /// Quantises coordinates: writes the codes of level 1, then of level 2, and so on. The first
+    /// values of `x` become the roots' radii; the others are undefined.
     pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
         check_tree(tree);
         contract!((x.len(), codes.len()) == (tree.dim, tree.codes()));
@@ -24,7 +25,7 @@ impl Backend {
         )
     }
 
-    /// The coordinates of a row with finite roots. Any other bytes are allowed.
+    /// Decodes a row with finite roots. Any other bytes are allowed.
     pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
         check_tree(tree);
         contract!((row.len(), out.len()) == (tree.row_bytes(), tree.dim));
@@ -34,7 +35,7 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row], a tree of products.
+    /// Scores every query with every row, laid out \[query]\[row], as a tree of products.
     pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
@@ -45,7 +46,8 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    /// Adds Σ weight·decoded row to `acc`, laid out \[query]\[dim], rows in ascending order.
+    /// Weights are laid out \[query]\[row].
     pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, &[]);
@@ -60,6 +62,7 @@ impl Backend {
     }
 }
 
+/// Checks the shape of a tree: at most 9 levels, and codebooks of the right lengths.
 fn check_tree(tree: &AngleTree) {
     contract!((1..=9).contains(&tree.levels.len()) && tree.dim <= MAX_DIM);
     contract!(tree.roots() > 0 && tree.dim.is_multiple_of(1 << tree.levels.len()));

@@ -1,4 +1,4 @@
-//! Small blocks that each have a scale.
+//! Kernels for small blocks that each have a scale.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -14,7 +14,8 @@ use crate::detect::Isa;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, Backend, BlockBook, MAX_DIM};
 
 impl Backend {
-    /// Scales, codes and bit planes of each 32 values; a scale must not round to infinity as an f16.
+    /// Quantises values: writes the scale, the codes and the bit plane of each 32 values. Scales
+    /// must not round to infinity as f16.
     pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
         check_blocks(x.len(), bytes);
         dispatch!(
@@ -23,7 +24,7 @@ impl Backend {
         )
     }
 
-    /// Whether all scales are finite.
+    /// Returns whether all scales are finite.
     #[must_use]
     pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
         contract!(bytes.len().is_multiple_of(BLOCK_BYTES));
@@ -33,7 +34,7 @@ impl Backend {
         )
     }
 
-    /// out = scale · centroid\[code]. Scales are finite.
+    /// Decodes blocks: out = scale · centroid\[code]. Scales must be finite.
     pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
         check_blocks(out.len(), bytes);
         dispatch!(
@@ -42,7 +43,8 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the decoded row of `dim` values.
+    /// Scores every query with every row of `dim` values, laid out \[query]\[row]:
+    /// [`dot`](Self::dot) of the query and the decoded row.
     pub fn score_blocks(
         self,
         book: &BlockBook,
@@ -60,7 +62,8 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    /// Adds Σ weight·decoded row to `acc`, laid out \[query]\[dim], rows in ascending order.
+    /// Weights are laid out \[query]\[row].
     pub fn accumulate_blocks(
         self,
         book: &BlockBook,
@@ -81,11 +84,13 @@ impl Backend {
     }
 }
 
+/// Checks that the bytes are the blocks of `values` values.
 fn check_blocks(values: usize, bytes: &[u8]) {
     contract!(values.is_multiple_of(BLOCK_VALUES));
     contract!(bytes.len() == values / BLOCK_VALUES * BLOCK_BYTES);
 }
 
+/// Checks that the bytes are whole rows, and returns their number.
 fn check_block_rows(dim: usize, bytes: &[u8]) -> usize {
     contract!((BLOCK_VALUES..=MAX_DIM).contains(&dim) && dim.is_multiple_of(BLOCK_VALUES));
     let row_bytes = dim / BLOCK_VALUES * BLOCK_BYTES;

@@ -1,4 +1,5 @@
-//! Rows of codes, each of which stands for a centroid; and single vectors on their way to codes and back.
+//! Kernels for rows of codes, and for single vectors on their way to codes and back. Each code
+//! stands for a centroid of a codebook.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -17,7 +18,8 @@ use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
 use layout::Codebook;
 
 impl Backend {
-    /// code = number of thresholds ≤ x·scale. Thresholds ascend; at most 255.
+    /// Quantises values: code = number of thresholds ≤ x·scale. Thresholds must ascend; there may
+    /// be at most 255.
     pub fn quantize(self, x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
         contract!(x.len() == codes.len());
         contract!(thresholds.len() < 256);
@@ -27,7 +29,8 @@ impl Backend {
         )
     }
 
-    /// out = scale · centroid\[code]; codes above the codebook take its last centroid.
+    /// Looks up codes: out = scale · centroid\[code]. Codes beyond the codebook give its last
+    /// centroid.
     pub fn lookup(self, codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
         contract!(codes.len() == out.len());
         contract!((1..=256).contains(&centroids.len()));
@@ -37,7 +40,7 @@ impl Backend {
         )
     }
 
-    /// Packs codes, each below `packing.levels()`, into `packing.bytes(codes.len())` bytes.
+    /// Packs codes below `packing.levels()` into `packing.bytes(codes.len())` bytes.
     pub fn pack(self, packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
@@ -46,7 +49,8 @@ impl Backend {
         )
     }
 
-    /// The inverse of [`pack`](Self::pack). Any bytes are allowed; the codes stay below `packing.levels()`.
+    /// Unpacks codes, the inverse of [`pack`](Self::pack). Any bytes are allowed, and the codes are
+    /// below `packing.levels()`.
     pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
         contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
@@ -55,8 +59,10 @@ impl Backend {
         )
     }
 
-    /// out = scale · centroid\[code], of packed codes: [`unpack`](Self::unpack) and [`lookup`](Self::lookup) at once. Codes with
-    /// digits are at most [`MAX_DIM`].
+    /// Looks up packed codes, as [`unpack`](Self::unpack) and [`lookup`](Self::lookup) in one: out
+    /// = scale · centroid\[code].
+    ///
+    /// If the packing has digits, there may be at most [`MAX_DIM`] codes.
     pub fn lookup_packed(
         self,
         packing: Packing,
@@ -74,7 +80,8 @@ impl Backend {
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
         let (mut bytes, mut out) = (bytes, out);
-        // No `chunks`, whose count is a division: boards link no panic. Planes of digits are not that long.
+        // Not `chunks`, whose count is a division: microcontrollers would link its panic. Planes
+        // with digits are never that long.
         while out.len() > MAX_DIM {
             let (first, rest) = core::mem::take(&mut out).split_at_mut(MAX_DIM);
             let Some((plane, planes)) = bytes.split_at_checked(MAX_DIM / 8 * packing.raw_bits() as usize)
@@ -90,7 +97,7 @@ impl Backend {
         }
     }
 
-    /// The same with codes in memory: of few, a small frame.
+    /// Looks up packed codes through an array of codes. With few codes the stack frame is small.
     #[inline(never)]
     fn lookup_unpacked<const N: usize>(
         self,
@@ -101,15 +108,17 @@ impl Backend {
         out: &mut [f32],
     ) {
         let mut codes = [0; N];
-        // No index: boards link no panic.
+        // `get_mut` instead of an index, so that microcontrollers link no panic.
         if let Some(codes) = codes.get_mut(..out.len()) {
             self.unpack(packing, bytes, codes);
             self.lookup(codes, centroids, scale, out);
         }
     }
 
-    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
-    /// Centroids are at most ±127 where there are up to 16, ±2047 otherwise.
+    /// Scores every query with every row, laid out \[query]\[row]: (Σ q·centroid, an exact integer)
+    /// · (query scale · `scale`) · row scale.
+    ///
+    /// Centroids must be within ±127 if there are up to 16 of them, and within ±2047 otherwise.
     pub fn score_codes(
         self,
         packing: Packing,
@@ -120,7 +129,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -129,8 +138,10 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
-    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
+    /// Adds Σ weight·row scale·`scale`·centroid to `acc`, laid out \[query]\[dim].
+    ///
+    /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
+    /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
     pub fn accumulate_codes(
         self,
         packing: Packing,
@@ -141,7 +152,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.ask(self));
+        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
@@ -151,6 +162,7 @@ impl Backend {
     }
 }
 
+/// Checks that rows have the bytes of their codes, and that there is a centroid for each code.
 fn check_rows(packing: Packing, rows: &Rows, centroids: &[i16]) {
     rows.check(2 + packing.bytes(rows.dim));
     contract!(centroids.len() == packing.levels());

@@ -1,23 +1,27 @@
-//! Which instructions this CPU has, and the token that proves it.
+//! Detects the instructions of this CPU, and creates the token that proves it.
 
-/// The instruction sets with kernels of their own.
+/// The instruction sets with their own kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Isa {
+    /// The specification.
     Scalar,
-    /// Not on bare metal, where flash is dear: a program would link every kernel twice.
+    /// Plain Rust. Not on bare metal, where a program would link every kernel twice.
     #[cfg(not(target_os = "none"))]
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// AVX2 with `vpdpbusd` and `vpdpwssd` for its registers: Intel's from Alder Lake on, AMD's from Zen 5 on.
+    /// AVX2 with `vpdpbusd` and `vpdpwssd` on its registers: Intel from Alder Lake on, AMD from Zen
+    /// 5 on.
     #[cfg(target_arch = "x86_64")]
     AvxVnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// AVX-512 with AMX's tiles for blocks of 32 queries, where the system permits them: Intel's from Sapphire Rapids on.
+    /// AVX-512 with AMX's tiles for blocks of 32 queries, if the system permits them: Intel from
+    /// Sapphire Rapids on.
     #[cfg(target_arch = "x86_64")]
     Amx,
-    /// The text for registers throughout, as ARM and WebAssembly run it, with AVX2's.
+    /// `wide.rs` everywhere, as on ARM and WebAssembly, with AVX2's registers. It lets an x86-64
+    /// machine test that code.
     #[cfg(all(target_arch = "x86_64", feature = "wide"))]
     Wide,
     #[cfg(target_arch = "aarch64")]
@@ -28,10 +32,11 @@ pub(crate) enum Isa {
     Simd128,
 }
 
-/// The kernels of one instruction set that this CPU has. All backends give the same bits; they differ in speed.
+/// The kernels of one instruction set that this CPU has. All backends give the same bits, and
+/// differ in speed.
 ///
-/// A token cannot be forged: it comes from [`detect`](Self::detect), [`available`](Self::available) or
-/// [`named`](Self::named), which ask the CPU.
+/// A token cannot be forged. It comes from [`detect`](Self::detect), [`available`](Self::available)
+/// or [`named`](Self::named), which query the CPU.
 ///
 /// ```
 /// use octaplex_arch::Backend;
@@ -44,7 +49,7 @@ pub struct Backend {
     pub(crate) isa: Isa,
 }
 
-/// Every instruction set this build knows, fastest first.
+/// Every instruction set of this build, fastest first.
 const KNOWN: &[Isa] = &[
     #[cfg(target_arch = "x86_64")]
     Isa::Amx,
@@ -68,20 +73,24 @@ const KNOWN: &[Isa] = &[
 ];
 
 impl Backend {
-    /// The specification, always there. Where no vector instructions are, [`detect`](Self::detect) chooses `portable`,
-    /// but for bare metal, which has this one alone.
+    /// The specification, which every build has. Without vector instructions,
+    /// [`detect`](Self::detect) chooses `portable`, and on bare metal this one.
     pub const SCALAR: Self = Self { isa: Isa::Scalar };
 
-    /// Whether its kernels on [`Rows`](crate::Rows) of codes ask for what comes next block by block.
-    pub(crate) fn asks_by_blocks(self) -> bool {
+    /// Returns whether kernels on [`Rows`](crate::Rows) of codes prefetch what comes next block by
+    /// block.
+    pub(crate) fn prefetches_by_blocks(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return matches!(self.isa, Isa::Avx512 | Isa::Amx | Isa::Avx2 | Isa::AvxVnni);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }
 
-    /// Whether no score is finite where an f16 of the row is not: AVX-512 converts every f16 by its own instruction, while some paths
-    /// of others know finite ones alone.
+    /// Returns whether a row with a scale that is not finite always gives scores that are not
+    /// finite.
+    ///
+    /// If so, a caller need not check scales before it scores. AVX-512 converts every f16 with its
+    /// own instruction. Some paths of other backends are only right for finite f16.
     #[must_use]
     pub fn scores_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -90,8 +99,11 @@ impl Backend {
         false
     }
 
-    /// The same of scores of codes and trellis codes alone: every way in which AVX2 and NEON read these scales keeps exponents of
-    /// all ones (F16C, `fcvtl`, `Rows::read_scales`, `Rows::scale`).
+    /// Returns the same as [`scores_tell_scales`](Self::scores_tell_scales), for scores of codes
+    /// and trellis codes.
+    ///
+    /// AVX2 and NEON read these scales in ways that all keep exponents of all ones (F16C, `fcvtl`,
+    /// `Rows::read_scales`, `Rows::scale`).
     #[must_use]
     pub fn codes_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -102,7 +114,8 @@ impl Backend {
         false
     }
 
-    /// The same of scores of small blocks and chunks: with AVX2.
+    /// Returns the same as [`scores_tell_scales`](Self::scores_tell_scales), for scores of small
+    /// blocks and chunks.
     #[must_use]
     pub fn blocks_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -111,41 +124,44 @@ impl Backend {
         false
     }
 
-    /// For calls on a row at a time between which plain code runs, and for groups that fill half of a wide register at most: AVX2 in
-    /// the place of AVX-512. On a Sapphire Rapids that code and such calls together are slower by 5 to 18% with registers of 512 bits.
-    /// The same bits, as ever.
+    /// Returns the backend for short calls between plain code, and for groups that fill at most
+    /// half of a wide register.
+    ///
+    /// That is AVX2 in place of AVX-512. On Sapphire Rapids, plain code and such calls together are
+    /// 5 to 18% slower with registers of 512 bits. The results have the same bits.
     #[must_use]
     pub fn among_plain_code(self) -> Self {
         #[cfg(target_arch = "x86_64")]
         if matches!(self.isa, Isa::Avx512 | Isa::Amx) {
-            // A CPU with AVX-512 has AVX2: see `has_avx512`.
+            // A CPU with AVX-512 has AVX2: `has_avx512` checks it.
             return Self { isa: Isa::Avx2 };
         }
         self
     }
 
-    /// The fastest backend of this CPU.
+    /// Returns the fastest backend of this CPU.
     #[must_use]
     pub fn detect() -> Self {
         Self::available().next().unwrap_or(Self::SCALAR)
     }
 
-    /// Every backend of this CPU, fastest first.
+    /// Returns all backends of this CPU, fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         KNOWN.iter().filter(|isa| isa.is_available()).map(|&isa| Self { isa })
     }
 
-    /// The backend of that name; `None` if this CPU or this build lacks it.
+    /// Returns the backend with this name, or `None` if this CPU or this build lacks it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        // By name first: nothing is asked of a system that is not wanted from it.
+        // Compare names first, so that the system is asked for tiles only if they are wanted.
         KNOWN
             .iter()
             .map(|&isa| Self { isa })
             .find(|backend| backend.name() == name && backend.isa.is_available())
     }
 
-    /// `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`; `wide` with the feature of that name.
+    /// Returns the name: `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`,
+    /// `neon-dotprod` or `simd128`; `wide` with the feature of that name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.isa {
@@ -173,6 +189,7 @@ impl Backend {
 }
 
 impl Isa {
+    /// Queries the CPU, and for AMX the system.
     fn is_available(self) -> bool {
         match self {
             Self::Scalar => true,
@@ -198,7 +215,8 @@ impl Isa {
     }
 }
 
-/// Without std there is no portable way to ask an ARM CPU, so the build's target features decide.
+/// Returns whether the CPU has dot products of bytes. Without std there is no portable way to query
+/// an ARM CPU, so the build's target features decide.
 #[cfg(target_arch = "aarch64")]
 fn has_dotprod() -> bool {
     #[cfg(feature = "std")]
@@ -212,23 +230,28 @@ mod x86_64 {
     cpufeatures::new!(avx2, "avx2", "fma");
     cpufeatures::new!(avx512, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vbmi");
 
-    /// F16C is bit 29 of leaf 1's ecx; every CPU with AVX2 has it, but the kernels' safety must not rest on that.
+    /// Returns whether the CPU has AVX2, FMA and F16C (bit 29 of leaf 1's ecx). Every CPU with AVX2
+    /// has F16C, but the safety of kernels must not rest on that.
     pub(super) fn has_avx2() -> bool {
         avx2::get() && ecx(1) & (1 << 29) != 0
     }
 
-    /// VNNI is bit 11 of leaf 7's ecx; that the system saves the registers is known from AVX-512F.
+    /// Returns whether the CPU has AVX-512 with VBMI and VNNI (bit 11 of leaf 7's ecx). AVX-512F
+    /// implies that the system saves the registers.
     pub(super) fn has_avx512() -> bool {
         has_avx2() && avx512::get() && ecx(7) & (1 << 11) != 0
     }
 
-    /// AVX-VNNI is bit 4 of eax in the second part of leaf 7, which is there where the first part's eax says so.
+    /// Returns whether the CPU has AVX-VNNI: bit 4 of eax in the second part of leaf 7. The eax of
+    /// the first part says whether that part exists.
     pub(super) fn has_avx_vnni() -> bool {
         has_avx2() && leaf(7, 0).eax >= 1 && leaf(7, 1).eax & (1 << 4) != 0
     }
 
-    /// AMX-TILE and AMX-INT8 are bits 24 and 25 of leaf 7's edx. The system saves both parts of the tiles' state; there are eight of
-    /// sixteen rows of 64 bytes.
+    /// Returns whether the CPU has AMX-TILE and AMX-INT8 (bits 24 and 25 of leaf 7's edx).
+    ///
+    /// It also checks that the system saves both parts of the tiles' state, and that there are
+    /// eight tiles of sixteen rows of 64 bytes.
     pub(super) fn has_amx() -> bool {
         const BITS: u32 = 3 << 24;
         const STATE: u64 = 3 << 17;
@@ -236,7 +259,8 @@ mod x86_64 {
             return false;
         }
         let palette = leaf(0x1d, 1);
-        // SAFETY: a system that lets AVX-512 be used has set the register, and `xgetbv` is permitted then.
+        // SAFETY: a system that permits AVX-512 has set the register, and then `xgetbv` is
+        // permitted.
         let state = unsafe { core::arch::x86_64::_xgetbv(0) };
         state & STATE == STATE && palette.ebx == 8 << 16 | 64 && palette.ecx & 0xffff == 16
     }
@@ -247,8 +271,9 @@ mod x86_64 {
 
     #[allow(unused_unsafe)] // an unsafe function before Rust 1.95
     fn leaf(number: u32, part: u32) -> core::arch::x86_64::CpuidResult {
-        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have found, has leaf 7; of
-        // one that is not there (AMX's) it says something else, which callers compare.
+        // SAFETY: x86-64 without SGX has `cpuid`, and a CPU with AVX2, which callers have detected,
+        // has leaf 7. For a leaf that is missing, like that of AMX, the result differs, and callers
+        // compare it.
         unsafe { core::arch::x86_64::__cpuid_count(number, part) }
     }
 }
@@ -266,7 +291,7 @@ mod tests {
         assert_eq!(Backend::named("sse9"), None);
     }
 
-    /// What [`Backend::detect`] chooses where there is nothing better.
+    /// The backend that [`Backend::detect`] chooses if there is nothing better.
     #[test]
     fn portable_comes_before_scalar() {
         let names: Vec<&str> = Backend::available().map(Backend::name).collect();
@@ -281,7 +306,8 @@ mod tests {
         assert_eq!(names.len(), Backend::available().count());
     }
 
-    /// `OCTAPLEX_REQUIRE=avx2,avx512` makes a backend's absence an error, so that none is skipped unseen.
+    /// `OCTAPLEX_REQUIRE=avx2,avx512` turns the absence of a backend into an error, so that none is
+    /// skipped silently.
     #[test]
     fn required_backends_are_available() {
         let required = std::env::var("OCTAPLEX_REQUIRE").unwrap_or_else(|_| String::from("portable,scalar"));

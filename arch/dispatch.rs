@@ -1,6 +1,7 @@
-//! Where a token turns into instructions.
+//! Chooses the implementation of a kernel for a backend.
 
-/// Calls the implementation of a kernel that the backend at hand runs: one `match`, an arm for each instruction set.
+/// Calls the implementation of a kernel that a backend runs. It is one `match` with an arm for each
+/// instruction set.
 ///
 /// ```text
 /// dispatch!(
@@ -8,15 +9,23 @@
 ///     score(rows: &Rows, scores: &mut [f32]) -> f32
 /// )
 /// ```
-/// Behind the semicolon stands the signature that all implementations share. The words before it name, for AVX2, for AVX-512 and
-/// for the other instruction sets (`registers`: NEON, SIMD128), a module of the kernel's folder:
-/// - `scalar`: the specification, which LLVM compiles for the instruction set. `avx2`, `avx512`: written for it.
-/// - `wide`: generic over registers, of 128 bits on x86-64. `wide<Ymm>`, `wide<Zmm>`: with registers of 256 and of 512 bits.
-/// - `avx2<Ymm | Vnni>`: generic over registers of two lanes: the first for AVX2, the second for AVX-VNNI.
-/// - `avx512 + tiles`: takes an `Option<Tiles>` before its arguments: `Some` with AMX.
+///
+/// The signature behind the semicolon is the one that all implementations share. The words in front
+/// of it name a module of the kernel's folder, for AVX2, for AVX-512 and for the other instruction
+/// sets (`registers`: NEON, SIMD128):
+///
+/// - `scalar`: the specification, which LLVM compiles for the instruction set. `avx2`, `avx512`:
+///   written for it.
+/// - `wide`: generic over registers, of 128 bits on x86-64. `wide<Ymm>`, `wide<Zmm>`: with
+///   registers of 256 and of 512 bits.
+/// - `avx2<Ymm | Vnni>`: generic over registers of two lanes, the first for AVX2, the second for
+///   AVX-VNNI.
+/// - `avx512 + tiles`: takes an `Option<Tiles>` in front of its arguments, which is `Some` with
+///   AMX.
 /// - `wide + dots`: compiled once more for ARM CPUs with dot products of bytes.
 ///
-/// `portable: portable` before all names plain Rust that is faster than the specification; without it, the backend `portable` runs that.
+/// `portable: portable` in front of all these names plain Rust that is faster than the
+/// specification. Without it, the backend `portable` runs the specification.
 macro_rules! dispatch {
     ($backend:expr, $(portable: $portable:ident,)? avx2: $avx2:ident $(<$ymm:ident $(| $vnni:ident)?>)?,
         avx512: $avx512:ident $(<$zmm:ident>)? $(+ $tiles:ident)?, registers: $registers:ident $(+ $dots:ident)?;
@@ -70,24 +79,24 @@ macro_rules! dispatch {
                     call!($registers + $dots, $crate::registers::neon::Neon<true>, $kernel $arguments)
                 ),
             )?
-            // NEON is part of every aarch64 target with floats.
+            // Every aarch64 target with floats has NEON.
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::NeonDotprod => {
                 call!($registers, $crate::registers::neon::Neon<false>, $kernel $arguments)
             }
-            // SIMD128 is enabled for the whole build where this variant exists.
+            // This variant exists only if SIMD128 is enabled for the whole build.
             #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
             Isa::Simd128 => call!($registers, $crate::registers::simd128::Simd128, $kernel $arguments),
             #[cfg(target_os = "none")]
             Isa::Scalar => call!(scalar, (), $kernel $arguments),
-            // In one arm, so that the specification is compiled once for both.
+            // One arm for both, so that the specification is compiled once.
             #[cfg(not(target_os = "none"))]
             Isa::Scalar | Isa::Portable => call!(scalar, (), $kernel $arguments),
         }
     };
 }
 
-/// Compiles a call for some features, and calls that.
+/// Compiles a call for some target features, and runs it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! enter {
     ($features:literal, ($($argument:ident: $kind:ty),*) -> $result:ty, $call:expr) => {{
@@ -95,13 +104,14 @@ macro_rules! enter {
         fn enter($($argument: $kind),*) -> $result {
             $call
         }
-        // SAFETY: tokens of an ISA are only made by `detect.rs`, after the CPU was asked for its instructions, and the system to
-        // permit tiles where it has them.
+        // SAFETY: only `detect.rs` creates tokens of an ISA. It has detected the CPU's instructions
+        // first, and for tiles the permission of the system.
         unsafe { enter($($argument),*) }
     }};
 }
 
-/// Calls one of a kernel's implementations; the type is that of registers, for those that are generic over them.
+/// Calls one implementation of a kernel. Implementations that are generic over registers get the
+/// register type.
 macro_rules! call {
     (wide $(+ dots)?, $registers:ty, $kernel:ident($($argument:ident: $kind:ty),*)) => {
         wide::$kernel::<$registers>($($argument),*)

@@ -1,9 +1,11 @@
-//! The floating-point environment of a thread: how it rounds, and whether it keeps denormals.
+//! The floating-point environment of a thread: its rounding mode, and whether it keeps denormals.
 
-/// Runs `work` with rounding to nearest, with denormals and without traps. Then restores what the thread had, also after a panic.
+/// Runs `work` with rounding to nearest, with denormals and without traps. Afterwards it restores
+/// the thread's environment, also after a panic.
 ///
-/// Rust's own programs never have anything else. A program in another language may: `-ffast-math` links code that sets MXCSR.
-/// Only x86-64 and AArch64 are covered; elsewhere this just calls `work`.
+/// Rust programs always have this environment. Programs in other languages may not: `-ffast-math`
+/// links code that changes MXCSR. Only x86-64 and AArch64 are covered. Elsewhere this just calls
+/// `work`.
 ///
 /// ```
 /// assert_eq!(octaplex_arch::with_default_floats(|| 1.0 + 1.0), 2.0);
@@ -13,10 +15,11 @@ pub fn with_default_floats<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The control word that a thread had, where it was not the default.
+/// Restores the thread's control word when dropped. `None` if it was the default.
 struct Restores(Option<control::Word>);
 
 impl Restores {
+    /// Sets the default environment, and remembers the thread's own.
     fn new() -> Self {
         let word = control::read();
         let differs = word & control::MEANT != control::DEFAULT;
@@ -31,13 +34,14 @@ impl Restores {
 impl Drop for Restores {
     fn drop(&mut self) {
         if let Some(word) = self.0 {
-            // SAFETY: the word was read from this thread's own register, whose owner counts on it.
+            // SAFETY: the word was read from this thread's own register, and its owner relies on
+            // it.
             unsafe { control::write(word) };
         }
     }
 }
 
-/// MXCSR.
+/// The control register of x86-64: MXCSR.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod control {
     use core::arch::asm;
@@ -45,7 +49,7 @@ mod control {
     pub(super) type Word = u32;
     /// All exceptions masked, rounding to nearest, neither FTZ nor DAZ.
     pub(super) const DEFAULT: Word = 0x1f80;
-    /// The low six bits only report what has happened.
+    /// The bits that control; the low six only report what happened.
     pub(super) const MEANT: Word = !0x3f;
 
     pub(super) fn read() -> Word {
@@ -58,13 +62,14 @@ mod control {
     /// # Safety
     /// `word` was read from MXCSR, or is the default: reserved bits fault.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: the caller's promise. The instruction loads four bytes at the address of `word`. It may change memory for all that
-        // the compiler knows, so that loads, and arithmetic on what they give, stay on their side of it.
+        // SAFETY: the caller promises it. The instruction loads four bytes at the address of
+        // `word`. The compiler must assume that it changes memory, so loads, and arithmetic on
+        // loaded values, are not moved across it.
         unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
     }
 }
 
-/// FPCR.
+/// The control register of AArch64: FPCR.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 mod control {
     use core::arch::asm;
@@ -72,7 +77,7 @@ mod control {
     pub(super) type Word = u64;
     /// No traps, rounding to nearest, no flushing.
     pub(super) const DEFAULT: Word = 0;
-    /// What has happened is in another register.
+    /// All bits control. Another register reports what happened.
     pub(super) const MEANT: Word = !0;
 
     pub(super) fn read() -> Word {
@@ -85,13 +90,13 @@ mod control {
     /// # Safety
     /// `word` was read from FPCR, or is the default.
     pub(super) unsafe fn write(word: Word) {
-        // SAFETY: the caller's promise. It may change memory for all that the compiler knows, so that loads, and arithmetic on
-        // what they give, stay on their side of it.
+        // SAFETY: the caller promises it. The compiler must assume that it changes memory, so
+        // loads, and arithmetic on loaded values, are not moved across it.
         unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
     }
 }
 
-/// Other machines: nothing is read, nothing is set.
+/// Other machines: nothing is read or set.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod control {
     pub(super) type Word = u32;
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
     use core::hint::black_box;
 
-    /// Flushing denormals, and rounding up.
+    /// An environment that flushes denormals and rounds up.
     #[cfg(target_arch = "x86_64")]
     const OTHER: control::Word = 0x1f80 | 0x8040 | 0x4000;
     #[cfg(target_arch = "aarch64")]
@@ -126,7 +131,7 @@ mod tests {
     #[test]
     fn a_thread_s_own_environment_comes_back() {
         let before = control::read();
-        // SAFETY: the word is valid; it is reset below, and nothing but the checks runs meanwhile.
+        // SAFETY: the word is valid. It is reset below, and only the checks run meanwhile.
         unsafe { control::write(OTHER) };
         let (outside, inside) = (is_default(), with_default_floats(is_default));
         let panicked = std::panic::catch_unwind(|| {

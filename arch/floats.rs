@@ -1,4 +1,5 @@
-//! Floats one by one: rounding, square roots, halves, and the lanes of a sum. The specification of each, whatever the shape.
+//! Operations on single floats: rounding, square roots, halves, and the order of sums. They are
+//! part of the specification of every shape.
 
 use crate::CHECKED;
 use half::{bf16, f16};
@@ -15,7 +16,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// Bytes of a value.
+    /// Returns the bytes of a value.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -25,10 +26,18 @@ impl Float {
     }
 }
 
-/// Lanes of every `f32` sum. Element `i` goes to lane `i % 16`, ascending; then 16 → 8 → 4 → 2 → 1 by halves.
+/// The number of lanes of every `f32` sum.
+///
+/// Element `i` goes to lane `i % 16`, in ascending order. Then the upper half of the lanes is added
+/// to the lower half until one is left. So a sum has the same bits on every backend:
+///
+/// ```text
+/// elements   0  1 … 15 │ 16 17 … 31 │ …
+/// lanes      0  1 … 15 │  0  1 … 15 │ …      16 ─► 8 ─► 4 ─► 2 ─► 1
+/// ```
 pub(crate) const LANES: usize = 16;
 
-/// Adds the upper half of the lanes to the lower one until a single sum is left.
+/// Adds the upper half of the lanes to the lower half until one sum is left.
 #[inline(always)]
 pub(crate) fn halve(mut lanes: [f32; LANES]) -> f32 {
     let mut width = LANES / 2;
@@ -41,23 +50,28 @@ pub(crate) fn halve(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Rounds to the nearest integer, ties to even, for |x| < 2²²: the sum with 1.5·2²³ has no fraction bits left.
+/// Rounds to the nearest integer, ties to even, for |x| < 2²². The sum with 1.5·2²³ has no fraction
+/// bits left.
 #[inline(always)]
 pub(crate) fn rint(x: f32) -> f32 {
     (x + RINT_MAGIC) - RINT_MAGIC
 }
 
+/// 1.5·2²³. Adding it moves the integer part of a small float to the lowest bits of the mantissa.
 pub(crate) const RINT_MAGIC: f32 = 12_582_912.0;
 
-/// [`rint`] of a value within ±32767: where the fraction bits were, the sum holds the integer in two's complement.
+/// Rounds as [`rint`] does, for values within ±32767. The low bits of the sum are the integer in
+/// two's complement.
 #[inline(always)]
 pub(crate) fn rint_i16(x: f32) -> i16 {
     (x + RINT_MAGIC).to_bits() as i16
 }
 
-/// The exact square root, rounded to nearest: the same bits on every machine. `libm` writes the instruction in assembly, in
-/// an encoding that waits for the upper halves of AVX-512's registers (on an Intel server core 1.8 ns become 181);
-/// the intrinsic is encoded as the function around it is, and LLVM takes several at a time.
+/// Returns the exact square root, rounded to nearest: the same bits on every machine.
+///
+/// `libm` uses the instruction in an encoding that waits for the upper halves of AVX-512's
+/// registers. On an Intel server core that takes 181 ns instead of 1.8. The intrinsic gets the
+/// encoding of the function around it, and LLVM can vectorise it.
 #[inline(always)]
 pub(crate) fn sqrt(x: f32) -> f32 {
     #[cfg(target_arch = "x86_64")]
@@ -70,15 +84,21 @@ pub(crate) fn sqrt(x: f32) -> f32 {
     return libm::sqrtf(x);
 }
 
-/// The f16 at the head of a row.
+/// Reads the f16 at the front of a row.
 #[inline(always)]
 pub(crate) fn row_scale(row: &[u8]) -> f32 {
     let bytes = if CHECKED { [row[0], row[1]] } else { row.first_chunk().copied().unwrap_or_default() };
     f16::from_le_bytes(bytes).to_f32()
 }
 
-/// f16 → f32 for finite values and zero, by integer operations that every instruction set vectorises: shift into
-/// place, then one exact multiplication by 2¹¹² repairs the exponent (and normalises subnormals).
+/// Converts a finite f16 to f32 with integer operations that every instruction set vectorises.
+///
+/// ```text
+/// f16    s eeeee mmmmmmmmmm
+/// f32    s 000eeeee mmmmmmmmmm0000000000000      shifted left by 13, the sign set apart
+/// ```
+///
+/// One exact multiplication by 2¹¹² then repairs the exponent, and normalises subnormals.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     const TWO_112: f32 = f32::from_bits((112 + 127) << 23);

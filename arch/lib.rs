@@ -1,14 +1,21 @@
-//! CPU kernels of [octaplex](https://docs.rs/octaplex). **No stability promise; use `octaplex`.**
+//! Kernels of [octaplex](https://docs.rs/octaplex) for CPUs and GPUs. **No stability promise; use
+//! `octaplex`.**
 //!
-//! [`Backend`] is a token: it can only be obtained from detection, so holding one proves that the CPU has its
-//! instructions. Each kernel is one safe method; the methods check lengths (a wrong one is a programming error and
-//! panics; on boards that run the specification alone, in debug builds) and jump to the backend's function.
+//! [`Backend`] is a token. Only detection creates one, so holding it proves that the CPU has the
+//! instructions. Each kernel is one safe method. The method checks lengths, then calls the function
+//! of the backend. A wrong length is a programming error and panics. Where only the specification
+//! runs (microcontrollers), only debug builds check.
 //!
-//! A folder is a shape of bytes and all that is computed on it. `layout.rs` is the shape, `scalar.rs` the specification:
-//! every other text equals it bit for bit on finite inputs. `portable.rs` is plain Rust where the specification is slow:
-//! for LLVM to vectorise, and for CPUs without vectors. `wide.rs` is written once for `registers` of any
-//! instruction set; `avx2.rs` and `avx512.rs` are written for one, where that is faster. The folder's own file has the
-//! methods of [`Backend`]: the contract, and which text each backend runs.
+//! A folder has one shape of bytes, and all kernels that work on it:
+//!
+//! ```text
+//! SHAPE.rs            methods of `Backend`: length checks, and which implementation runs on which backend
+//! SHAPE/layout.rs     where codes and scales lie
+//! SHAPE/scalar.rs     the specification: every other implementation equals it bit for bit on finite inputs
+//! SHAPE/portable.rs   plain Rust, where the specification is slow: for CPUs without vectors, and for LLVM to vectorise
+//! SHAPE/wide.rs       one implementation for `registers` of any instruction set
+//! SHAPE/avx2.rs, avx512.rs    implementations for one instruction set, where they are faster
+//! ```
 #![no_std]
 
 #[cfg(feature = "alloc")]
@@ -16,15 +23,18 @@ extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-// Caches on the heap share pages by `Arc`, which needs compare-and-swap. Cargo builds this crate before `octaplex`, so that this is the only error.
+// Caches on the heap share pages through `Arc`, which needs compare-and-swap. Cargo builds this
+// crate before `octaplex`, so this is the only error that users see.
 #[cfg(all(feature = "alloc", not(target_has_atomic = "ptr")))]
 compile_error!(
     "octaplex's feature `alloc` needs atomic compare-and-swap, which this target lacks (RP2040 and ESP32-C3, among others). \
      Write `octaplex = { ..., default-features = false }`, and keep a `LayerCache` in a `static` or in a buffer of your own."
 );
 
-/// Whether a wrong length or shape panics, as SAFETY comments rely on it. Boards without kernels of their own run the specification, where no
-/// memory depends on one: their release builds link no panic for it.
+/// Whether wrong lengths and shapes panic. SAFETY comments rely on it.
+///
+/// Microcontrollers run only the specification, which is safe code whatever the lengths. Their
+/// release builds skip the checks, so that no panic is linked for them.
 const CHECKED: bool = cfg!(any(
     debug_assertions,
     not(target_os = "none"),
@@ -33,7 +43,7 @@ const CHECKED: bool = cfg!(any(
     target_feature = "simd128"
 ));
 
-/// What callers have checked.
+/// Asserts a condition that callers must have established.
 macro_rules! contract {
     ($condition:expr) => {
         if $crate::CHECKED {
@@ -85,6 +95,7 @@ pub const MAX_DIM: usize = 576;
 /// The largest weight, in magnitude, that accumulating kernels take: no product or sum leaves `f32`'s range.
 pub const MAX_WEIGHT: f32 = 4_294_967_296.0;
 
+/// Checks the width, that the bytes are whole rows, and that every query has the width.
 fn check_widths(dim: usize, row_bytes: usize, bytes: &[u8], queries: &[&[f32]]) {
     contract!((1..=MAX_DIM).contains(&dim));
     contract!(bytes.len().is_multiple_of(row_bytes));

@@ -15,7 +15,7 @@ use crate::detect::Isa;
 use layout::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 impl Backend {
-    /// The Euclidean norm of each chunk of four values.
+    /// Computes the Euclidean norm of each chunk of four values.
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
         contract!(x.len() == 4 * norms.len());
         dispatch!(
@@ -24,9 +24,11 @@ impl Backend {
         )
     }
 
-    /// radius as `steps` says; code p·S + s = the product of the largest inner product with the chunk, the lowest on
-    /// ties, and 0 where the radius is 0. A chunk whose norm is set to 0 is left out. Norms are finite and not negative;
-    /// a chunk of a positive norm has that norm.
+    /// Writes the radius and the code of each chunk.
+    ///
+    /// The radius follows from the norm by `steps`. The code p·S + s is the product with the largest
+    /// inner product with the chunk, the lowest on ties, and 0 where the radius is 0. Norms must be
+    /// finite and not negative. A norm of 0 skips the chunk, any other must be the chunk's.
     pub fn encode_quaternions(
         self,
         set: &QuaternionSet,
@@ -45,7 +47,8 @@ impl Backend {
         )
     }
 
-    /// Writes a row but for its scale and its flags. Codes are below `layout.codes()`, radii at most the limit.
+    /// Writes a row, except its scale and its flags. Codes must be below `layout.codes()`, radii at
+    /// most the limit.
     pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
         contract!(layout.is_valid());
         contract!(
@@ -57,7 +60,8 @@ impl Backend {
         )
     }
 
-    /// out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a finite scale are allowed.
+    /// Computes out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a
+    /// finite scale are allowed.
     pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
         check_chunks(layout, set, row);
         contract!((row.len(), out.len()) == (layout.row_bytes(), 4 * layout.chunks));
@@ -67,7 +71,7 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row], each chunk an integer product of 8-bit numbers: see `scalar.rs`.
+    /// Computes score\[query]\[row]. Each chunk adds an integer product of 8-bit numbers.
     pub fn score_quaternions(
         self,
         layout: &ChunkLayout,
@@ -85,7 +89,7 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·decoded row, rows ascending; weights are \[query]\[row].
+    /// Computes acc\[query] += Σ weight·decoded row, rows ascending. Weights are \[query]\[row].
     pub fn accumulate_quaternions(
         self,
         layout: &ChunkLayout,
@@ -106,12 +110,14 @@ impl Backend {
     }
 }
 
+/// Checks that a set has 1 to 255 members and an index that was built for as many.
 fn check_set(set: &QuaternionSet) {
     let members = set.members.len();
     contract!((1..=255).contains(&members) && set.ints.len() == members);
     contract!(set.index.is_none_or(|index| index.members() == members));
 }
 
+/// Checks that a layout, a set and rows belong together.
 fn check_chunks(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8]) {
     check_set(set);
     contract!(layout.is_valid() && usize::from(layout.members) == set.members.len());

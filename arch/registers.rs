@@ -1,10 +1,13 @@
-//! Registers of 128 bits, and of 256 where rows of codes lie side by side: what the kernels' `wide.rs` are written in.
-//! NEON, SIMD128 and AVX2 differ in how they spell it.
+//! Registers of any instruction set, as traits. `wide.rs` of each shape is written with them.
 //!
-//! The table look-up of 16 bytes carries it: a codebook of up to 16 centroids is one register. Integer sums are exact
-//! in any order, so scores and weighted sums take coordinates as they come out of the bytes.
+//! Registers have 128 bits, or 256 where two rows of codes lie side by side. NEON, SIMD128 and AVX2
+//! differ only in how they spell the operations.
+//!
+//! The most important operation is the table lookup of 16 bytes: a codebook of up to 16 centroids
+//! is one register. Integer sums are exact in any order. So scores and weighted sums take
+//! coordinates in the order in which they come out of the bytes.
 
-/// Methods of an expression each; without types, from registers to a register.
+/// Writes methods of one expression each. The second form takes registers and returns a register.
 macro_rules! methods {
     ($($name:ident($($argument:ident: $type:ty),+) $(-> $result:ty)? = $value:expr;)*) => {$(
         #[inline(always)]
@@ -35,7 +38,7 @@ mod tuning;
 use crate::{Float, Rows};
 pub(crate) use tuning::Tuning;
 
-/// Four floats of a register in another order: what to look its bytes up with.
+/// Returns the byte indices that put the four floats of a register into another order.
 pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
     let mut bytes = [0; 16];
     let mut i = 0;
@@ -46,8 +49,10 @@ pub(crate) const fn order(of: [u8; 4]) -> [u8; 16] {
     bytes
 }
 
-/// acc += weight·x, element by element. With registers as wide as those that `x` was stored from: a load that is wider
-/// than the stores before it waits for them.
+/// Adds weight·x to `acc`, element by element.
+///
+/// It uses registers as wide as those from which `x` was stored. A wider load would wait until the
+/// stores are finished.
 #[inline(always)]
 pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
     let ((fours, x), (fours_of_acc, acc)) = (x.as_chunks::<4>(), acc.as_chunks_mut::<4>());
@@ -61,176 +66,197 @@ pub(crate) fn add_row<L: Registers>(weight: f32, x: &[f32], acc: &mut [f32]) {
     }
 }
 
-/// Integers in registers of one lane of 16 bytes, or of two that all operations treat alike: rows side by side. Words are
-/// of 16 bits; all is little-endian.
+/// Integers in registers of one lane of 16 bytes, or of two lanes.
+///
+/// All operations treat both lanes alike: they hold two rows side by side. Words have 16 bits.
+/// Everything is little-endian.
+///
+/// ```text
+/// 1 lane    │ row 0: 16 bytes │
+/// 2 lanes   │ row 0: 16 bytes │ row 1: 16 bytes │
+/// ```
 pub(crate) trait Integers: Tuning {
     /// A register.
     type V: Copy;
-    /// 1 or 2.
+    /// The number of lanes, 1 or 2.
     const LANES: usize;
 
-    /// The same bytes in each lane; so with words.
+    /// Loads bytes or words, the same into each lane.
     fn load(bytes: &[u8; 16]) -> Self::V;
     fn load_words(words: &[i16; 8]) -> Self::V;
-    /// A pointer for each lane.
+    /// Loads 16 bytes from a pointer for each lane.
     ///
     /// # Safety
     /// 16 bytes can be read from as many of them as there are lanes.
     unsafe fn load_pointers(bytes: [*const u8; 2]) -> Self::V;
     fn splat(byte: u8) -> Self::V;
     fn splat_word(word: u16) -> Self::V;
-    /// Two words four times, the lower one first; two others for a second lane.
+    /// Repeats two words four times, the lower one first. The second lane gets two others.
     fn splat_pairs(words: [u32; 2]) -> Self::V;
 
     fn and(a: Self::V, b: Self::V) -> Self::V;
     fn or(a: Self::V, b: Self::V) -> Self::V;
-    /// Bits of `a` where the mask has ones, of `b` elsewhere.
+    /// Takes bits of `a` where the mask has ones, and of `b` elsewhere.
     fn select(mask: Self::V, a: Self::V, b: Self::V) -> Self::V;
     fn sub_bytes(a: Self::V, b: Self::V) -> Self::V;
     fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V;
     fn multiply_words(a: Self::V, b: Self::V) -> Self::V;
     fn shift_words_right<const BITS: i32>(x: Self::V) -> Self::V;
-    /// The whole parts of 16 fractions of 16 bits times `factor`, below 256, as bytes, where up to
-    /// 3/1024 more makes no difference.
+    /// Multiplies 16 fractions of 16 bits by `factor`, and returns the integer parts as bytes.
+    /// `factor` is below 256.
+    ///
+    /// The result may be wrong if the exact product lies within 3/1024 below an integer; callers
+    /// ensure that it never does.
     fn multiply_fractions(low: Self::V, high: Self::V, factor: u16) -> Self::V;
-    /// The upper bytes of 16 words.
+    /// Returns the upper bytes of 16 words.
     fn upper_bytes(a: Self::V, b: Self::V) -> Self::V;
-    /// The upper `bits` bits, at most 8, of 16 words, as bytes.
+    /// Returns the upper `bits` bits of 16 words as bytes. `bits` is at most 8.
     #[inline(always)]
     fn upper_bits(a: Self::V, b: Self::V, bits: u32) -> Self::V {
         Self::shift_bytes_right(Self::upper_bytes(a, b), 8 - bits)
     }
-    /// Words of a lower byte from `low` and an upper byte from `high`.
+    /// Returns words whose lower byte is from `low` and whose upper byte is from `high`.
     fn interleave(low: Self::V, high: Self::V) -> [Self::V; 2];
-    /// Signed bytes to words.
+    /// Extends signed bytes to words.
     fn extend(bytes: Self::V) -> [Self::V; 2];
 
-    /// Bytes of the table, 0 for an index above 15.
+    /// Looks up bytes in a table of 16. Returns 0 for an index above 15.
     fn lookup(table: Self::V, index: Self::V) -> Self::V;
-    /// Bytes of the table, for an index below 16; 0 for 255.
+    /// Looks up bytes in a table of 16, for an index below 16. Returns 0 for index 255.
     #[inline(always)]
     fn lookup_16(table: Self::V, index: Self::V) -> Self::V {
         Self::lookup(table, index)
     }
-    /// Bytes of the table, for an index below 32.
+    /// Looks up bytes in a table of 32, for an index below 32.
     fn lookup_32(table: [Self::V; 2], index: Self::V) -> Self::V;
-    /// Bytes of the table, 0 for an index above 63.
+    /// Looks up bytes in a table of 64. Returns 0 for an index above 63.
     fn lookup_64(table: &[Self::V; 4], index: Self::V) -> Self::V;
 
-    /// Words of a table of their lower and one of their upper bytes, which has the signs, for an index below 16.
+    /// Looks up words for an index below 16. The table is split into lower and upper bytes; the
+    /// upper ones only repeat the sign.
     #[inline(always)]
     fn lookup_words([lower, _]: [Self::V; 2], index: Self::V) -> [Self::V; 2] {
         Self::extend(Self::lookup_16(lower, index))
     }
 
-    /// Adds 16 products of signed bytes, within ±127, to four `i32`.
+    /// Adds 16 products of signed bytes, within ±127, to four `i32`: four neighbouring products to
+    /// each.
     fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    /// What [`dot_signed`](Self::dot_signed) wants beside signed bytes, found once for many sums.
+    /// Returns what [`dot_signed`](Self::dot_signed) needs besides the signed bytes. It is computed
+    /// once for many sums.
     #[inline(always)]
     fn magnitudes(signed: Self::V) -> Self::V {
         signed
     }
-    /// How much more than its value a byte of [`dot_signed`](Self::dot_signed)'s first operand is, for products that want it
-    /// unsigned: the sum is then so many times the sum of the other operand too large.
+    /// The offset that makes the first operand of [`dot_signed`](Self::dot_signed) unsigned. The
+    /// sum is too large by the offset times the sum of the other operand.
     const BIAS: u8 = 0;
-    /// [`dot_bytes`](Self::dot_bytes) of `a`, less [`BIAS`](Self::BIAS), and `signed`.
+    /// Adds products of `a` minus [`BIAS`](Self::BIAS) and `signed`, as
+    /// [`dot_bytes`](Self::dot_bytes) does.
     #[inline(always)]
     fn dot_signed(sums: Self::V, a: Self::V, _magnitudes: Self::V, signed: Self::V) -> Self::V {
         Self::dot_bytes(sums, a, signed)
     }
-    /// Bits of `a`, the other way round where `b` has ones; for those that [flip](Tuning::FLIPS).
+    /// Returns `a` with its bits inverted where `b` has ones. For registers that
+    /// [flip](Tuning::FLIPS).
     #[inline(always)]
     fn flip(a: Self::V, _b: Self::V) -> Self::V {
         a
     }
-    /// [`dot_bytes`](Self::dot_bytes) of `a` and what [`magnitudes`](Self::magnitudes) gave; for those that flip.
+    /// Adds products of `a` and of what [`magnitudes`](Self::magnitudes) returned. For registers
+    /// that flip.
     #[inline(always)]
     fn dot_magnitudes(sums: Self::V, a: Self::V, magnitudes: Self::V) -> Self::V {
         Self::dot_bytes(sums, a, magnitudes)
     }
     /// Adds 8 products of words to four `i32`.
     fn dot_words(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
-    /// Adds, to eight `i32`, words of `a` times the first weight and words of `b` times the second one.
+    /// Adds words of `a` times the first weight and words of `b` times the second to eight `i32`.
     fn add_weighted(sums: [Self::V; 2], a: Self::V, b: Self::V, weights: Self::V) -> [Self::V; 2];
-    /// The first bytes of sixteen threes, the second and the third ones: four threes begin each of four registers. For those
-    /// that take codes by [threes](Tuning::THREES).
+    /// Separates the first, second and third bytes of sixteen threes. Four threes are at the front
+    /// of each of four registers. For registers that take codes by [threes](Tuning::THREES).
     #[inline(always)]
     fn thirds([a, b, c, _]: [Self::V; 4]) -> [Self::V; 3] {
         [a, b, c]
     }
-    /// For each lane, the sums of the four `i32` of four registers.
+    /// Returns, for each lane, the sums of the four `i32` of four registers.
     fn sum_four(x: [Self::V; 4]) -> [[i32; 4]; 2];
-    /// The scales of N rows, 8 or 16, or of those that are left.
+    /// Reads the scales of N rows, 8 or 16. Rows behind the last one keep 0.
     #[inline(always)]
     fn read_scales<const N: usize>(rows: &Rows, first: usize) -> [f32; N] {
         let mut scales = [0.0; N];
         rows.read_scales(first, &mut scales);
         scales
     }
-    /// The lanes, added up.
+    /// Returns the sum of the lanes.
     fn add_lanes(x: Self::V) -> [i32; 4];
 }
 
-/// What an instruction set must offer: registers of one lane.
+/// All operations that an instruction set must offer, on registers of one lane.
 #[cfg_attr(target_arch = "x86_64", allow(dead_code, reason = "not all of it is used there"))]
 pub(crate) trait Registers: Integers {
-    /// Words in a table that are looked up faster than loaded one by one.
+    /// The table size, in words, up to which lookups are faster than single loads.
     const TABLE: usize;
 
     fn load_floats(floats: &[f32; 4]) -> Self::V;
-    /// Two pairs of floats, from two places.
+    /// Loads two pairs of floats from two places.
     fn load_pairs(low: &[f32; 2], high: &[f32; 2]) -> Self::V;
     fn store_floats(floats: &mut [f32; 4], x: Self::V);
     fn store(bytes: &mut [u8; 16], x: Self::V);
     fn store_words(words: &mut [i16; 8], x: Self::V);
     fn store_sums(sums: &mut [i32; 4], x: Self::V);
-    /// The same two words four times, the lower one first.
+    /// Repeats two words four times, the lower one first.
     #[inline(always)]
     fn splat_pair(words: u32) -> Self::V {
         Self::splat_pairs([words; 2])
     }
 
     fn min_bytes(a: Self::V, b: Self::V) -> Self::V;
-    /// Bytes of the first N registers (1, 2, 4, 8 or 16) of a table, for an index within them.
+    /// Looks up bytes in the first N registers (1, 2, 4, 8 or 16) of a table. The index must be
+    /// within them.
     fn lookup_within<const N: usize>(table: &[Self::V; 16], index: Self::V) -> Self::V;
-    /// Bytes dealt out to registers one by one.
+    /// Distributes bytes to registers one by one: byte i goes to register i mod 2, 3 or 4.
+    ///
+    /// ```text
+    /// bytes    0 1 2 3 4 5 6 7 8 …        deal_3:   0 3 6 …   1 4 7 …   2 5 8 …
+    /// ```
     fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2];
     fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3];
     fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4];
-    /// The sum of four `i32`.
+    /// Returns the sum of four `i32`.
     fn sum(x: Self::V) -> i32;
 
     fn splat_float(x: f32) -> Self::V;
     fn multiply_floats(a: Self::V, b: Self::V) -> Self::V;
-    /// Counts, in four `i32`, where `x` ≥ `threshold`.
+    /// Adds 1 to each of four `i32` where `x` ≥ `threshold`.
     fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V;
     fn add_floats(a: Self::V, b: Self::V) -> Self::V;
     fn sub_floats(a: Self::V, b: Self::V) -> Self::V;
-    /// Elements 0 and 2 of `a` and of `b`, elements 1 and 3 of both.
+    /// Returns elements 0 and 2 of `a` and of `b`, and elements 1 and 3 of both.
     fn unzip_floats(a: Self::V, b: Self::V) -> [Self::V; 2];
 
-    /// Little-endian floats.
+    /// Reads little-endian floats.
     #[inline(always)]
     fn decode_floats(format: Float, bytes: &[u8], out: &mut [f32]) {
         crate::floats::decode_floats(format, bytes, out);
     }
 
-    /// Little-endian floats, rounded to nearest even.
+    /// Writes little-endian floats, rounded to nearest even.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
         crate::floats::encode_floats(format, x, bytes);
     }
 
-    /// Σ of the products of four neighbouring signed bytes, within ±127, in each of four `i32`.
+    /// Returns sums of the products of four neighbouring signed bytes, within ±127, as four `i32`.
     fn dot_quads(a: Self::V, b: Self::V) -> Self::V;
-    /// Four `i32` as floats.
+    /// Converts four `i32` to floats.
     fn to_floats(x: Self::V) -> Self::V;
-    /// The x, the y and the z of four triplets.
+    /// Returns the x, the y and the z of four triplets.
     fn load_triplets(floats: &[f32; 12]) -> [Self::V; 3];
     fn xor(a: Self::V, b: Self::V) -> Self::V;
-    /// The smaller of two floats, none of them NaN.
+    /// Returns the smaller of two floats, none of them NaN.
     fn min_floats(a: Self::V, b: Self::V) -> Self::V;
-    /// Ones where a > b.
+    /// Returns ones where a > b.
     fn greater(a: Self::V, b: Self::V) -> Self::V;
     fn divide_floats(a: Self::V, b: Self::V) -> Self::V;
     fn sqrt_floats(x: Self::V) -> Self::V;
@@ -238,38 +264,41 @@ pub(crate) trait Registers: Integers {
     fn multiply_ints(a: Self::V, b: Self::V) -> Self::V;
     fn min_ints(a: Self::V, b: Self::V) -> Self::V;
     fn max_ints(a: Self::V, b: Self::V) -> Self::V;
-    /// Ones where an `i32` is negative.
+    /// Returns ones where an `i32` is negative.
     fn signs(x: Self::V) -> Self::V;
 
-    /// The larger of two floats, none of them NaN.
+    /// Returns the larger of two floats, none of them NaN.
     fn max_floats(a: Self::V, b: Self::V) -> Self::V;
-    /// Ones where a = b.
+    /// Returns ones where a = b.
     fn equal(a: Self::V, b: Self::V) -> Self::V;
-    /// Four words of 32 bits, the first one lowest.
+    /// Loads four words of 32 bits, the first one lowest.
     fn load_four(words: [u32; 4]) -> Self::V;
 }
 
-/// Floats, or `i32`, in the lanes of a register of any width, for texts whose lanes never meet. Registers of 128 bits have
-/// it from [`Registers`]; `Ymm` and `Zmm` have their own.
+/// Floats, or `i32`, in the lanes of a register of any width, for kernels whose lanes never meet.
 ///
-/// Texts call these methods in functions that are `#[inline(always)]` and never in a closure, which cannot be: compiled by
-/// itself it would lack the instruction set, and call each of them (ten times as long).
+/// Registers of 128 bits have it through [`Registers`]. `Ymm` and `Zmm` have their own
+/// implementations.
+///
+/// Call these methods only in functions that are `#[inline(always)]`, and never in a closure, which
+/// cannot be. A closure would be compiled without the instruction set, and each operation would
+/// become a call (ten times as slow).
 pub(crate) trait Elementwise: Sized {
     /// A register.
     type V: Copy;
-    /// 4, 8 or 16.
+    /// The number of lanes: 4, 8 or 16.
     const LANES: usize;
 
     fn splat(x: f32) -> Self::V;
     fn splat_int(x: i32) -> Self::V;
-    /// The first lanes of a slice that has a register of them.
+    /// Loads the first lanes of a slice that is at least a register long.
     fn load(x: &[f32]) -> Self::V;
     fn load_ints(x: &[u32]) -> Self::V;
     fn store(out: &mut [f32], x: Self::V);
     fn store_ints(out: &mut [u32], x: Self::V);
-    /// The components of the first quadruples, one a lane.
+    /// Returns the components of the first quadruples, one quadruple a lane.
     fn quads(of: &[&[f32; 4]; 16]) -> [Self::V; 4];
-    /// The components of triplets, one a lane.
+    /// Returns the components of triplets, one triplet a lane.
     fn triplets(x: &[f32]) -> [Self::V; 3];
 
     fn add(a: Self::V, b: Self::V) -> Self::V;
@@ -277,9 +306,9 @@ pub(crate) trait Elementwise: Sized {
     fn multiply(a: Self::V, b: Self::V) -> Self::V;
     fn divide(a: Self::V, b: Self::V) -> Self::V;
     fn sqrt(x: Self::V) -> Self::V;
-    /// The smaller of two floats, none of them NaN.
+    /// Returns the smaller of two floats, none of them NaN.
     fn min(a: Self::V, b: Self::V) -> Self::V;
-    /// The larger of two floats, none of them NaN.
+    /// Returns the larger of two floats, none of them NaN.
     fn max(a: Self::V, b: Self::V) -> Self::V;
     fn and(a: Self::V, b: Self::V) -> Self::V;
     fn or(a: Self::V, b: Self::V) -> Self::V;
@@ -288,32 +317,34 @@ pub(crate) trait Elementwise: Sized {
     fn multiply_ints(a: Self::V, b: Self::V) -> Self::V;
     fn min_ints(a: Self::V, b: Self::V) -> Self::V;
     fn max_ints(a: Self::V, b: Self::V) -> Self::V;
-    /// Ones where an `i32` is negative.
+    /// Returns ones where an `i32` is negative.
     fn signs(x: Self::V) -> Self::V;
 
-    /// Where a > b the lanes of `yes`, elsewhere those of `no`.
+    /// Takes the lanes of `yes` where a > b, and of `no` elsewhere.
     fn greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
-    /// Where a = b the lanes of `yes`, elsewhere those of `no`.
+    /// Takes the lanes of `yes` where a = b, and of `no` elsewhere.
     fn equal(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
-    /// Counts, in `i32`, where `x` ≥ `threshold`.
+    /// Adds 1 to `i32` counts where `x` ≥ `threshold`.
     fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V;
-    /// Elements of a table, for indices below its length.
+    /// Looks up elements of a table. Indices must be below its length.
     fn look_up(table: &Table<Self>, index: Self::V) -> Self::V;
 
+    /// Clears the sign.
     #[inline(always)]
     fn magnitude(x: Self::V) -> Self::V {
         Self::and(x, Self::splat_int(i32::MAX))
     }
 }
 
-/// Floats to be looked up: a power of two of them.
+/// A table of floats for lookups. Its length is a power of two.
 pub(crate) struct Table<'a, T: Elementwise> {
     all: &'a [f32],
-    /// As many as four registers have; zeros behind them.
+    /// The first elements in four registers, filled up with zeros.
     first: [T::V; 4],
 }
 
 impl<'a, T: Elementwise> Table<'a, T> {
+    /// Loads the first elements of a table.
     #[inline(always)]
     pub(crate) fn new(all: &'a [f32]) -> Self {
         assert!(all.len().is_power_of_two());

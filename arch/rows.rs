@@ -1,4 +1,4 @@
-//! Rows of bytes at equal distances: what most kernels read.
+//! Rows of bytes at equal distances, the input of most kernels.
 
 #[cfg(target_arch = "x86_64")]
 mod blocks;
@@ -11,26 +11,35 @@ use crate::{Backend, CHECKED, MAX_DIM};
 
 /// Rows of a scale and planes, one every `stride` bytes.
 ///
-/// A row has `len` bytes: an f16, and its planes. Where scales are given apart, planes need no gaps between them: `stride` is
-/// then `len` - 2, and the place of a row's f16 is the end of the row before it, which nobody looks at.
+/// A row has `len` bytes: an f16 scale, then planes. If `scales` are given separately, the f16 is
+/// not read, and planes need no gaps between them. Then `stride` is `len` - 2, and a row's first
+/// two bytes are the end of the previous row:
+///
+/// ```text
+/// scales in rows     │ss│ planes 0 │ss│ planes 1 │         len = stride
+/// scales apart       │..│ planes 0 │ planes 1 │            len = stride + 2; .. is never read
+///                     └─ row 0 ────┘
+///                             └─ row 1 ────────┘
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// All rows, up to the end of the last one or of its `stride`.
     pub bytes: &'a [u8],
     /// Bytes from one row to the next.
     pub stride: usize,
-    /// Bytes of a row, the place of its f16 included.
+    /// Bytes of a row, with the two bytes of its f16.
     pub len: usize,
     /// Coordinates of a row.
     pub dim: usize,
-    /// The scales, where they are not in the rows.
+    /// The scales, if they are not in the rows.
     pub scales: Option<&'a [f32]>,
-    /// Bytes that will be read next, as rows like these, or none: memory is asked for them while these are worked on.
+    /// Bytes that will be read next, in rows like these. They are prefetched while these rows are
+    /// processed. Empty if unknown.
     pub ahead: &'a [u8],
 }
 
 impl<'a> Rows<'a> {
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     #[inline(always)]
     pub const fn count(&self) -> usize {
@@ -40,24 +49,26 @@ impl<'a> Rows<'a> {
         (self.bytes.len() - self.len) / self.stride + 1
     }
 
-    /// Panics unless the bytes are whole rows of `len` bytes.
+    /// Panics unless the bytes are whole rows of `len` bytes, with as many scales as rows.
     #[track_caller]
     pub(crate) fn check(&self, len: usize) {
         contract!((1..=MAX_DIM).contains(&self.dim));
         contract!(self.len == len);
-        // Kernels multiply strides by numbers of rows in 32 bits.
+        // Kernels multiply strides by row numbers in 32 bits.
         contract!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
         let (count, bytes) = (self.count(), self.bytes.len());
         contract!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
         contract!(self.scales.is_none_or(|scales| scales.len() == count));
     }
 
-    /// Asks memory for all that comes next, at the beginning of a kernel that does not ask for it block by block. Others go on with
-    /// what this gives: where nothing comes next and there are more rows than a cache holds, later ones of their own.
+    /// Starts prefetching, at the beginning of a kernel.
+    ///
+    /// Kernels that prefetch block by block continue with the returned rows: without `ahead`, long
+    /// rows prefetch their own later bytes. For other kernels it prefetches all of `ahead`.
     #[inline(always)]
-    pub(crate) fn ask(&self, backend: Backend) -> Self {
+    pub(crate) fn prefetch(&self, backend: Backend) -> Self {
         let mut rows = *self;
-        if !backend.asks_by_blocks() {
+        if !backend.prefetches_by_blocks() {
             prefetch(self.ahead);
         } else if self.ahead.is_empty() && self.bytes.len() > LONG {
             rows.ahead = &self.bytes[AHEAD..];
@@ -65,17 +76,18 @@ impl<'a> Rows<'a> {
         rows
     }
 
-    /// Asks memory for `count` rows from `first` on among those that come next.
+    /// Prefetches `count` rows of `ahead`, from `first` on.
     #[cfg_attr(
         not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")),
-        allow(dead_code, reason = "what asks so is written for registers")
+        allow(dead_code, reason = "its callers are written for registers")
     )]
     #[inline(always)]
-    pub(crate) fn ask_some(&self, first: usize, count: usize) {
+    pub(crate) fn prefetch_some(&self, first: usize, count: usize) {
         let start = self.ahead.len().min(first * self.stride);
         prefetch(&self.ahead[start..self.ahead.len().min(start + count * self.stride)]);
     }
 
+    /// Returns the bytes of a row. Empty if out of range, in builds without checks.
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
         if CHECKED {
@@ -84,13 +96,14 @@ impl<'a> Rows<'a> {
         self.bytes.get(r * self.stride..).and_then(|bytes| bytes.get(..self.len)).unwrap_or_default()
     }
 
+    /// Iterates over the bytes of the rows.
     #[inline(always)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let rows = *self;
         (0..rows.count()).map(move |r| rows.row(r))
     }
 
-    /// The scale of a row.
+    /// Returns the scale of a row.
     #[inline(always)]
     pub(crate) fn scale(&self, r: usize) -> f32 {
         self.scales.map_or_else(
@@ -99,7 +112,7 @@ impl<'a> Rows<'a> {
         )
     }
 
-    /// The scales of the rows from `first` on; what is left behind the last row stays.
+    /// Reads the scales of N rows from `first` on. Entries behind the last row keep their values.
     #[inline(always)]
     pub(crate) fn read_scales<const N: usize>(&self, first: usize, out: &mut [f32; N]) {
         let count = N.min(self.count() - first);
@@ -109,24 +122,26 @@ impl<'a> Rows<'a> {
             return out[..count].copy_from_slice(scales.unwrap_or(&[0.0; N][..count]));
         }
         let mut halves = [0; N];
-        // Once for all: a check a row would take as long as a tenth of a score.
+        // One check for all rows: a check for each would take a tenth of the time of a score.
         let whole = count == 0 || (first + count - 1) * self.stride + 2 <= self.bytes.len();
         contract!(whole);
         let count = if whole { count } else { 0 };
         for (half, r) in halves[..count].iter_mut().zip(first..) {
-            // SAFETY: they are whole: so many bytes are there, up to the last of these rows and two of its own.
+            // SAFETY: the check above: two bytes of the last of these rows, and so of every row,
+            // are inside `bytes`.
             *half = u16::from_le_bytes(unsafe {
                 self.bytes.as_ptr().add(r * self.stride).cast::<[u8; 2]>().read()
             });
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
-            // Exponents of all ones stay that: no score is finite then, as `Backend::codes_tell_scales` promises.
+            // Keep exponents of all ones, so that scores are not finite, as
+            // `Backend::codes_tell_scales` promises.
             let ones = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
             *out = f32::from_bits(f16_to_f32(half).to_bits() | ones);
         }
     }
 
-    /// The f16 of N rows from `first` on, where so many are left and have theirs in them.
+    /// Returns the f16 of N rows from `first` on, if there are that many and the rows contain them.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
     #[inline(always)]
     pub(crate) fn halves<const N: usize>(&self, first: usize) -> Option<[u16; N]> {
@@ -134,7 +149,7 @@ impl<'a> Rows<'a> {
             return None;
         }
         let mut halves = [0; N];
-        // SAFETY: the last one's ends in the bytes.
+        // SAFETY: the check above: the last row's f16 ends inside `bytes`.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for (r, half) in halves.iter_mut().enumerate() {
             // SAFETY: as above.
@@ -143,7 +158,7 @@ impl<'a> Rows<'a> {
         Some(halves)
     }
 
-    /// At most `count` rows from `first` on.
+    /// Returns at most `count` rows from `first` on.
     #[inline(always)]
     pub(crate) fn some(&self, first: usize, count: usize) -> Self {
         let count = count.min(self.count() - first);
@@ -160,7 +175,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Runs of at most `count` rows.
+    /// Splits the rows into runs of at most `count`.
     #[inline(always)]
     pub(crate) fn pages(self, count: usize) -> impl Iterator<Item = Rows<'a>> {
         (0..self.count()).step_by(count).map(move |first| self.some(first, count))
@@ -172,7 +187,7 @@ mod tests {
     use super::*;
     use std::vec;
 
-    /// Scales that end behind the bytes are not read, be there more memory or not.
+    /// Scales beyond the bytes are not read, even if there is memory.
     #[test]
     fn scales_behind_the_bytes_are_refused() {
         for (length, fits) in [(3, false), (4, true)] {
@@ -186,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Scales that lie apart are as many as the rows.
+    /// There must be as many separate scales as rows.
     #[test]
     fn too_few_scales_are_refused() {
         for (count, fits) in [(1, false), (2, true)] {
@@ -200,17 +215,17 @@ mod tests {
         }
     }
 
-    /// Long rows ask for their own later ones, short ones and those that something comes behind do not.
+    /// Long rows prefetch their own later bytes. Short rows, and rows with `ahead`, do not.
     #[test]
     fn long_rows_are_asked_for() {
         let bytes = vec![0; 66 * (LONG / 66 + 1)];
         let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
         for backend in Backend::available() {
-            let asked = |bytes, ahead| of(bytes, ahead).ask(backend).ahead;
-            let own: &[u8] = if backend.asks_by_blocks() { &bytes[AHEAD..] } else { &[] };
-            assert_eq!(asked(&bytes, &[]).len(), own.len());
-            assert!(asked(&bytes[..66 * (LONG / 66)], &[]).is_empty());
-            assert_eq!(asked(&bytes, &bytes[..9]).len(), 9);
+            let ahead_of = |bytes, ahead| of(bytes, ahead).prefetch(backend).ahead;
+            let own: &[u8] = if backend.prefetches_by_blocks() { &bytes[AHEAD..] } else { &[] };
+            assert_eq!(ahead_of(&bytes, &[]).len(), own.len());
+            assert!(ahead_of(&bytes[..66 * (LONG / 66)], &[]).is_empty());
+            assert_eq!(ahead_of(&bytes, &bytes[..9]).len(), 9);
             let later = of(&bytes, &bytes[AHEAD..]).some(2, 3).ahead;
             assert_eq!(later.as_ptr(), bytes[AHEAD + 2 * 66..].as_ptr());
         }

@@ -1,4 +1,4 @@
-//! Planes of signs.
+//! Kernels for planes of signs.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -14,7 +14,7 @@ use crate::detect::Isa;
 use crate::{Backend, Float, MAX_DIM, SignQuery, SignRows};
 
 impl Backend {
-    /// bit = x ≥ 0 (-0 is positive), least significant bit first; a whole number of bytes.
+    /// Packs signs: bit = x ≥ 0, so -0 is positive. Least significant bit first, in whole bytes.
     pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
         contract!(x.len() == 8 * plane.len());
         dispatch!(
@@ -23,7 +23,7 @@ impl Backend {
         )
     }
 
-    /// out = scale where the bit is set, -scale elsewhere.
+    /// Unpacks signs: out = scale where the bit is set, and -scale elsewhere.
     pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
         contract!(out.len() == 8 * plane.len());
         dispatch!(
@@ -32,7 +32,8 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] += (Σ ±q, an exact integer) · (query scale · `scale`) · row scale.
+    /// Adds estimates to the scores, laid out \[query]\[row]: (Σ ±q, an exact integer) · (query
+    /// scale · `scale`) · row scale.
     pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
         check_sign_rows(rows);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
@@ -43,8 +44,10 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ ±weight·row scale·`scale`, with integer weights and sums for each run of 256 rows. Weights
-    /// (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
+    /// Adds Σ ±weight·row scale·`scale` to `acc`, laid out \[query]\[dim].
+    ///
+    /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
+    /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
     pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
         check_sign_rows(rows);
         contract!(acc.len().is_multiple_of(rows.dim));
@@ -56,6 +59,7 @@ impl Backend {
     }
 }
 
+/// Checks that scale and plane lie within the rows.
 fn check_sign_rows(rows: &SignRows) {
     contract!((1..=MAX_DIM).contains(&rows.dim) && rows.dim.is_multiple_of(8));
     contract!(rows.at >= rows.outer.map_or(0, Float::bytes));

@@ -1,4 +1,5 @@
-//! Rows of codes whose centroids depend on a path through a trellis, and the search for the best path.
+//! Kernels for rows of codes whose centroids depend on a path through a trellis, and the search for
+//! the best path.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -18,7 +19,7 @@ use crate::detect::Isa;
 use crate::{Backend, Fit, IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 impl Backend {
-    /// out = scale · centroid of a row of [`TrellisCodebook`] codes.
+    /// Decodes a row of [`TrellisCodebook`] codes: out = scale · centroid.
     pub fn decode_trellis(self, book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
         check_dim(out.len());
         contract!(row.len() == book.row_bytes(out.len()));
@@ -28,8 +29,8 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] = (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale, for queries of at
-    /// most ±127.
+    /// Scores every query with every row, laid out \[query]\[row]: (Σ q·centroid, an exact integer)
+    /// · (query scale · `scale`) · row scale. The integers of queries must be within ±127.
     pub fn score_trellis(
         self,
         book: &TrellisCodebook,
@@ -39,7 +40,7 @@ impl Backend {
         scores: &mut [f32],
     ) {
         check_rows(book, rows);
-        let rows = &rows.ask(self);
+        let rows = &rows.prefetch(self);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
@@ -48,8 +49,10 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·row scale·`scale`·centroid, with integer weights and sums for each run of 256 rows.
-    /// Weights (\[query]\[row]) are at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, row scales finite.
+    /// Adds Σ weight·row scale·`scale`·centroid to `acc`, laid out \[query]\[dim].
+    ///
+    /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
+    /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
     pub fn accumulate_trellis(
         self,
         book: &TrellisCodebook,
@@ -59,7 +62,7 @@ impl Backend {
         acc: &mut [f32],
     ) {
         check_rows(book, rows);
-        let rows = &rows.ask(self);
+        let rows = &rows.prefetch(self);
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
@@ -68,9 +71,12 @@ impl Backend {
         )
     }
 
-    /// Finds, for each `dim`-wide vector z·scale, the row of least squared error of all rows, by Viterbi's algorithm;
-    /// writes its planes (the two bytes of its scale stay as they are), and how well it fits. z·scale is at most 2²⁰
-    /// in magnitude. O(dim · states · levels) a vector.
+    /// Finds the row with the least squared error for each vector z·scale of width `dim`, by
+    /// Viterbi's algorithm.
+    ///
+    /// It writes the planes of the row and returns how well it fits. The two bytes of the row's
+    /// scale do not change. z·scale must be at most 2²⁰ in magnitude. It takes O(dim · states ·
+    /// levels) a vector.
     pub fn viterbi_encode(
         self,
         book: &TrellisCodebook,
@@ -91,11 +97,13 @@ impl Backend {
     }
 }
 
+/// Checks the width, and that rows have the bytes of their planes.
 fn check_rows(book: &TrellisCodebook, rows: &Rows) {
     check_dim(rows.dim);
     rows.check(book.row_bytes(rows.dim));
 }
 
+/// Checks the width.
 fn check_dim(dim: usize) {
     contract!((16..=MAX_DIM).contains(&dim) && dim.is_multiple_of(16));
 }

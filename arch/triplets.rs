@@ -14,7 +14,10 @@ use crate::detect::Isa;
 use crate::{Backend, Float, IntQuery, MAX_DIM, Rows, Search, TripletLayout};
 
 impl Backend {
-    /// Writes the stream of x·scale: for every triplet the direction that `search` finds, and a radius.
+    /// Writes the stream of `x`·`scale`.
+    ///
+    /// Each triplet is coded as the direction that `search` finds, and a radius. `search` trades
+    /// time for precision. Every backend finds the same direction.
     pub fn encode_triplets(
         self,
         layout: &TripletLayout,
@@ -31,7 +34,7 @@ impl Backend {
         )
     }
 
-    /// out = scale · the vector of a stream. Any bytes are allowed.
+    /// Computes out = scale · the vector of a stream. Any bytes are allowed.
     pub fn decode_triplets(self, layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
         check_layout(layout);
         contract!((out.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
@@ -41,7 +44,9 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] for directions of up to 5 bits and queries of at most ±127.
+    /// Computes score\[query]\[row] = ⟨query, decoded row⟩, from integer directions.
+    ///
+    /// It takes directions of up to 5 bits and queries of at most ±127.
     pub fn score_triplets(
         self,
         layout: &TripletLayout,
@@ -60,7 +65,7 @@ impl Backend {
         )
     }
 
-    /// The same for queries in `f32` and directions of any number of bits.
+    /// Computes the scores of queries in `f32`, for directions of any number of bits.
     pub fn score_triplets_floats(
         self,
         layout: &TripletLayout,
@@ -78,7 +83,7 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    /// Computes acc\[query] += Σ weight·decoded row, rows ascending. Weights are \[query]\[row].
     pub fn accumulate_triplets(self, layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
         check_rows(layout, rows);
         self.prefetch(rows.ahead);
@@ -93,6 +98,7 @@ impl Backend {
     }
 }
 
+/// Checks that a layout is valid and its tables are as long as its bits say.
 fn check_layout(layout: &TripletLayout) {
     let (directions, radii, rest) = (layout.direction_bits, layout.radius_bits, layout.rest_bits);
     contract!((1..=MAX_DIM).contains(&layout.dim));
@@ -109,6 +115,7 @@ fn check_layout(layout: &TripletLayout) {
     contract!(layout.scale != Float::Bf16);
 }
 
+/// Checks that rows have the bytes of the layout.
 fn check_rows(layout: &TripletLayout, rows: &Rows) {
     check_layout(layout);
     contract!(rows.dim == layout.dim);

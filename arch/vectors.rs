@@ -1,4 +1,4 @@
-//! Vectors of plain floats: sums, extremes, rotations, softmax, and floats in bytes.
+//! Kernels for vectors of plain floats: sums, extremes, rotations, softmax, and conversions.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
@@ -17,38 +17,40 @@ use crate::prefetch::prefetch;
 use crate::{Backend, Float, check_widths};
 
 impl Backend {
-    /// Σ aᵢ·bᵢ in 16 lanes, then by halves.
+    /// Returns Σ aᵢ·bᵢ, summed in 16 lanes and then by halves.
     #[must_use]
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         contract!(a.len() == b.len());
         dispatch!(self, avx2: avx2, avx512: avx512, registers: wide; dot(a: &[f32], b: &[f32]) -> f32)
     }
 
-    /// √x, rounded to nearest, NaN below zero.
+    /// Returns √x, rounded to nearest. NaN below zero.
     #[must_use]
     pub fn sqrt(self, x: f32) -> f32 {
         dispatch!(self, avx2: scalar, avx512: scalar, registers: scalar; sqrt(x: f32) -> f32)
     }
 
-    /// y ← y + x.
+    /// Adds `x` to `y`.
     pub fn add(self, x: &[f32], y: &mut [f32]) {
         contract!(x.len() == y.len());
         dispatch!(self, avx2: scalar, avx512: avx512, registers: scalar; add(x: &[f32], y: &mut [f32]))
     }
 
-    /// The largest magnitude; 0 for an empty slice.
+    /// Returns the largest magnitude, 0 for an empty slice.
     #[must_use]
     pub fn max_abs(self, x: &[f32]) -> f32 {
         dispatch!(self, avx2: scalar, avx512: avx512, registers: scalar; max_abs(x: &[f32]) -> f32)
     }
 
-    /// The smallest and the largest value; (∞, -∞) for an empty slice.
+    /// Returns the smallest and the largest value, (∞, -∞) for an empty slice.
     #[must_use]
     pub fn min_max(self, x: &[f32]) -> (f32, f32) {
         dispatch!(self, avx2: avx2, avx512: avx512, registers: scalar; min_max(x: &[f32]) -> (f32, f32))
     }
 
-    /// x ← scale · H·(signs∘x); `signs` are masks, 0 or the sign bit. The width has a [`hadamard::base`].
+    /// Rotates in place: x ← scale · H·(signs∘x).
+    ///
+    /// `signs` are masks, 0 or the sign bit. The width must have a [`hadamard::base`].
     pub fn rotate(self, x: &mut [f32], signs: &[u32], scale: f32) {
         contract!(x.len() == signs.len());
         contract!(hadamard::base(x.len()).is_some());
@@ -58,7 +60,7 @@ impl Backend {
         )
     }
 
-    /// x ← signs∘(scale · Hᵀx).
+    /// Rotates back in place: x ← signs∘(scale · Hᵀx).
     pub fn rotate_inverse(self, x: &mut [f32], signs: &[u32], scale: f32) {
         contract!(x.len() == signs.len());
         contract!(hadamard::base(x.len()).is_some());
@@ -68,7 +70,7 @@ impl Backend {
         )
     }
 
-    /// y = Σⱼ xⱼ·columnⱼ of a dense matrix, stored column by column.
+    /// Multiplies a square matrix, stored column by column, by a vector: y = Σⱼ xⱼ·columnⱼ.
     pub fn multiply_columns(self, columns: &[f32], x: &[f32], y: &mut [f32]) {
         contract!(columns.len() == x.len() * y.len());
         contract!(x.len() == y.len());
@@ -78,7 +80,8 @@ impl Backend {
         )
     }
 
-    /// out = rint(x · limit/max|x|); returns the value of one unit, max|x|/limit.
+    /// Quantises a query: out = rint(x · limit/max|x|). Returns the value of one integer step,
+    /// max|x|/limit.
     pub fn quantize_query(self, x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
         contract!(x.len() == out.len());
         contract!(limit > 0);
@@ -88,7 +91,7 @@ impl Backend {
         )
     }
 
-    /// Reads little-endian floats; finite ones exactly, others to unspecified values.
+    /// Reads little-endian floats. Finite ones are exact, others give unspecified values.
     pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
         contract!(bytes.len() == out.len() * format.bytes());
         dispatch!(
@@ -97,7 +100,8 @@ impl Backend {
         )
     }
 
-    /// The largest bits of little-endian floats without their signs: all are finite if this is below infinity's.
+    /// Returns the largest bits of little-endian floats without their signs. All are finite if the
+    /// result is below the bits of infinity.
     #[must_use]
     pub fn largest_bits(self, format: Float, bytes: &[u8]) -> u32 {
         contract!(bytes.len().is_multiple_of(format.bytes()));
@@ -116,7 +120,8 @@ impl Backend {
         )
     }
 
-    /// score\[query]\[row] = [`dot`](Self::dot) of the query and the row of `dim` floats.
+    /// Scores every query with every row of `dim` floats, laid out \[query]\[row]:
+    /// [`dot`](Self::dot) of the two.
     pub fn score_floats(
         self,
         format: Float,
@@ -133,7 +138,8 @@ impl Backend {
         )
     }
 
-    /// acc\[query] += Σ weight·row, rows ascending; weights are \[query]\[row].
+    /// Adds Σ weight·row to `acc`, laid out \[query]\[dim], rows in ascending order. Weights are
+    /// laid out \[query]\[row].
     pub fn accumulate_floats(
         self,
         format: Float,
@@ -153,7 +159,7 @@ impl Backend {
         }
     }
 
-    /// x ← (x + `offset`)·`scale`; returns the largest result, -∞ for none.
+    /// Scales logits in place: x ← (x + `offset`)·`scale`. Returns the largest result, -∞ for none.
     #[must_use]
     pub fn scale_logits(self, x: &mut [f32], offset: f32, scale: f32) -> f32 {
         dispatch!(
@@ -162,7 +168,8 @@ impl Backend {
         )
     }
 
-    /// x ← `cap`·tanh(x/`cap`), absolute error below 2·10⁻⁷·`cap`. The cap is positive.
+    /// Applies a soft cap: x ← `cap`·tanh(x/`cap`), with an absolute error below 2·10⁻⁷·`cap`. The
+    /// cap must be positive.
     pub fn soft_cap(self, x: &mut [f32], cap: f32) {
         contract!(cap > 0.0);
         dispatch!(
@@ -171,8 +178,11 @@ impl Backend {
         )
     }
 
-    /// x ← e^(x - `max`), relative error below 1.5·10⁻⁷, 0 from -87 down; returns the sum, 16 lanes, then by halves.
-    /// No x is above `max`; -∞ gives 0.
+    /// Turns logits into weights: x ← e^(x - `max`). Returns their sum, added in 16 lanes and then
+    /// by halves.
+    ///
+    /// The relative error is below 1.5·10⁻⁷. From -87 down the weight is 0, also for -∞. No x may
+    /// be above `max`.
     #[must_use]
     pub fn exp_weights(self, x: &mut [f32], max: f32) -> f32 {
         dispatch!(
@@ -181,13 +191,13 @@ impl Backend {
         )
     }
 
-    /// Asks for bytes that will be read soon; it changes nothing but time.
+    /// Prefetches bytes that will be read soon. It changes nothing but time.
     pub fn prefetch(self, bytes: &[u8]) {
         prefetch(bytes);
     }
 
-    /// Benchmark baseline, not bit-exact: scores a page of f16 rows, row by row, as an uncompressed cache would, with
-    /// fused multiply-adds where the CPU has them.
+    /// Scores a page of f16 rows, row by row, as an uncompressed cache would. For benchmarks only:
+    /// it fuses multiply-adds where the CPU can, so it is not bit-exact.
     #[doc(hidden)]
     pub fn f16_dot_fma(self, query: &[f32], bytes: &[u8], scores: &mut [f32]) {
         check_widths(query.len(), 2 * query.len(), bytes, &[]);

@@ -1,11 +1,21 @@
-//! Attention on a layer: online softmax over sinks, pages and exact window.
+//! Attention on a layer: an online softmax over sinks, pages and the exact window.
 //!
-//! Tokens are cut into *parts*: [`SPLIT`] tokens' worth of pages, or as many exact ones (sinks first). A part gives, for
-//! each query, the largest logit m, the sum l of exp(logit - m), and the output Σ exp(logit - m)·v̂. Parts are
-//! added in order, pages and exact tokens apart (pages add up in their codec's basis), the exact ones' total last.
-//! A page's part is that of its position, so that what a part is depends neither on threads, nor on how many queries
-//! share a pass, nor on whether pages that none of them sees are still there: nor do the results, the same bits
-//! everywhere.
+//! Tokens are cut into *parts*. A part has the pages of [`SPLIT`] positions, or as many exact
+//! tokens, sinks first.
+//!
+//! ```text
+//! positions   sinks │ part 0            │ part 1            │ …         │ exact window
+//!             f16   │ page page … page  │ page page … page  │ page …    │ f16
+//!                     └─ (m, l, Σ·v̂) ──+── (m, l, Σ·v̂) ──+── …  ─► finish ─► + exact parts ─► output
+//! ```
+//!
+//! For each query a part gives the largest logit m, the sum l of exp(logit - m), and the output Σ
+//! exp(logit - m)·v̂. Parts are added in order. Pages add up in the basis of their codec, exact
+//! tokens apart from them, and both at the end.
+//!
+//! The position of a page decides its part. So a part does not depend on threads, on how many
+//! queries share a pass, or on dropped pages that no query sees. Hence the results are the same
+//! bits in all these cases, on every machine.
 
 mod totals;
 
@@ -28,33 +38,43 @@ use octaplex_arch::Float;
 
 /// Options of attention. The default is causal, scaled by 1/√width, and sees every token.
 ///
-/// Set fields directly, or use the builder method of the same name: `Attend::default().queries(8).soft_cap(50.0)`.
+/// Set fields directly, or use the builder method of the same name:
+/// `Attend::default().queries(8).soft_cap(50.0)`.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Attend<'a> {
-    /// Queries of each query head. By default a layer that knows its
-    /// [`query_heads`](field@crate::LayerConfig::query_heads) counts the queries it is given; any other takes 1.
+    /// Queries of each query head. The default follows from the length of the input if the layer
+    /// knows its [`query_heads`](field@crate::LayerConfig::query_heads), and is 1 otherwise.
     pub queries: Option<usize>,
-    /// logit = scale · q·k; 1/√(key width) by default; below 2⁴⁰ in magnitude.
+    /// Factor of the logits: logit = scale · q·k. The default is 1/√(key width). It must be below
+    /// 2⁴⁰ in magnitude.
     pub scale: Option<f32>,
-    /// logit = cap · tanh(logit/cap), before the bias; from 10⁻⁶ to 2⁴⁰.
+    /// Soft cap, applied before the bias: logit = cap · tanh(logit/cap). From 10⁻⁶ to 2⁴⁰.
     pub soft_cap: Option<f32>,
-    /// A query sees this many positions, its own included; by default the layer's sliding window, or all.
+    /// The number of positions that a query sees, its own included. The default is the layer's
+    /// sliding window, or all positions.
     pub window: Option<usize>,
-    /// Whether the sinks are seen from beyond the window as well.
+    /// Whether queries see the sinks even if these are outside the window.
     pub keep_sinks: bool,
-    /// A learned logit of each query head that takes weight and gives nothing; or none.
+    /// A learned logit for each query head, which takes weight and adds nothing to the output.
+    /// Empty for none.
     pub sink_logits: &'a [f32],
-    /// Added to the logits: \[positions], or \[query heads]\[positions]; -∞ hides a token. Below 2¹²⁶.
+    /// Values to add to the logits: \[positions], or \[query heads]\[positions]. -∞ hides a token.
+    /// Others must be below 2¹²⁶.
     pub bias: &'a [f32],
-    /// Position of the first query of the block, whose queries have consecutive positions and see no later token. By
-    /// default the block is at the end: its last query has the position of the newest token.
+    /// Position of the first query. Queries of a block have consecutive positions, and see no later
+    /// token.
+    ///
+    /// By default the block is at the end: its last query has the position of the newest token.
     pub position: Option<usize>,
-    /// The key/value head whose query heads come first. With `heads`, threads share the heads of one token among
-    /// themselves, each in a call of its own; `sink_logits` and `bias` are those of all query heads all the same,
-    /// errors count heads from this one, and [`Layer::attend`] needs the scratch memory of a call for all heads.
+    /// The key/value head whose query heads come first in the input.
+    ///
+    /// With `heads`, several threads can share the heads of one token, each in its own call.
+    /// `sink_logits` and `bias` still cover all query heads, and [`Layer::attend`] needs the
+    /// scratch memory of a call for all heads. Errors count heads from this one.
     pub first_head: usize,
-    /// Key/value heads whose queries are given; all from the first on by default.
+    /// The number of key/value heads whose queries are passed. The default is all from `first_head`
+    /// on.
     pub heads: Option<usize>,
 }
 
@@ -72,7 +92,7 @@ impl<'a> Attend<'a> {
         heads: usize => Some;
     }
 
-    /// The key/value heads of a call, of so many.
+    /// Returns the key/value heads of a call on a layer with `count` of them.
     pub(crate) fn heads_of(&self, count: usize) -> Result<Range<usize>, Error> {
         let heads = self.heads.unwrap_or(count.saturating_sub(self.first_head));
         let last = self.first_head.saturating_add(heads.saturating_sub(1));
@@ -86,28 +106,30 @@ impl<'a> Attend<'a> {
     }
 }
 
+/// Scales and soft caps stay below this, 2⁴⁰.
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
-/// What is added to logits stays below this (2¹²⁶): so does its sum with any of them.
+/// Biases stay below this, 2¹²⁶, so that adding one to a logit cannot overflow.
 pub(crate) const MAX_BIAS: f32 = 8.507_059e37;
 
-/// Pairs of token and query, a few nanoseconds each, that are worth waking threads for.
+/// Pairs of token and query from which on waking threads pays off. A pair takes a few nanoseconds.
 #[cfg(feature = "rayon")]
 const PARALLEL_FROM: usize = 16_384;
 
-/// The totals of a batch of queries.
+/// Softmax totals for each query of a batch.
 type Totals = [Total; BATCH];
 
-/// Values of totals in memory.
+/// The number of f32 that [`Totals`] take in scratch memory.
 #[cfg(feature = "rayon")]
 const TOTALS: usize = 2 * BATCH;
 
+/// Stores totals in scratch memory as pairs (max, sum).
 #[cfg(feature = "rayon")]
 fn write_totals(totals: &Totals, memory: &mut [f32]) {
     let pairs = memory.as_chunks_mut().0.iter_mut();
     pairs.zip(totals).for_each(|(pair, total)| *pair = [total.max, total.sum]);
 }
 
-/// Totals, and the output behind them.
+/// Reads totals from scratch memory, and returns the output that follows them.
 #[cfg(feature = "rayon")]
 fn read_totals(memory: &[f32]) -> (Totals, &[f32]) {
     let mut totals = [Total::EMPTY; BATCH];
@@ -118,7 +140,7 @@ fn read_totals(memory: &[f32]) -> (Totals, &[f32]) {
     (totals, output)
 }
 
-/// Adds another part's totals and outputs.
+/// Adds the totals and outputs of another part to the first.
 fn add_part(
     backend: Kernels,
     dim: usize,
@@ -131,27 +153,27 @@ fn add_part(
     }
 }
 
-/// At most [`BATCH`] queries of one key/value head.
+/// The work of one pass over a key/value head: at most [`BATCH`] of its query rows.
 #[derive(Clone, Copy)]
 struct Unit<'a> {
     view: &'a View<'a>,
     options: &'a Resolved<'a>,
     head: usize,
-    /// Number of the first row among the head's.
+    /// Index of the first row among all rows of this head. Rows are laid out \[query head]\[query].
     row: usize,
     queries: &'a [f32],
 }
 
-/// Options with everything filled in.
+/// Options with every default filled in.
 struct Resolved<'a> {
     options: Attend<'a>,
     scale: f32,
-    /// Query heads of a key/value head, and queries of a block.
+    /// Query heads that share a key/value head, and queries of a block.
     group: usize,
     queries: usize,
-    /// Position of the first query.
+    /// Position of the first query of the block.
     position: usize,
-    /// Tokens' positions are below this.
+    /// The position after the newest token.
     next: usize,
 }
 
@@ -160,14 +182,14 @@ impl Unit<'_> {
         self.queries.len() / self.view.layout.key_dim
     }
 
-    /// The positions that a row sees.
+    /// Returns the positions that a row sees without the exception for sinks.
     fn visible(&self, row: usize) -> Range<usize> {
         let position = self.options.position.saturating_add((self.row + row) % self.options.queries);
         let end = position.saturating_add(1);
         self.options.options.window.map_or(0, |window| end.saturating_sub(window))..end
     }
 
-    /// Whether any row sees any of these positions.
+    /// Returns whether any row of this unit sees any of these positions.
     fn sees(&self, positions: Range<usize>) -> bool {
         (0..self.rows()).any(|row| {
             let visible = self.visible(row);
@@ -175,7 +197,11 @@ impl Unit<'_> {
         })
     }
 
-    /// From scores of tokens at consecutive positions to logits; returns the largest.
+    /// Turns scores of consecutive positions into logits, and returns the largest logit that is
+    /// visible.
+    ///
+    /// It applies scale, soft cap and bias in this order, and sets hidden tokens to -∞. `offset` is
+    /// what a page's centre adds to all of its scores.
     fn logits(&self, row: usize, offset: f32, first: usize, is_sink: bool, x: &mut [f32]) -> f32 {
         let Resolved { options, scale, .. } = self.options;
         let backend = self.view.backend;
@@ -205,7 +231,11 @@ impl Unit<'_> {
         backend.min_max(&x[hidden..end]).1
     }
 
-    /// One part of the pages, into `scratch.part`, in the codec's basis.
+    /// Attends to the pages of one part. Writes weighted sums to `part`, in the codec's basis, and
+    /// returns the totals.
+    ///
+    /// There are two passes: the first scores all pages, which finds the largest logit. The second
+    /// turns logits into weights and accumulates values.
     fn pages(
         &self,
         range: Range<usize>,
@@ -227,7 +257,8 @@ impl Unit<'_> {
         let mut heads = core::iter::from_fn(|| {
             let (index, _, mut head) = pages.next()?;
             scored.set(index);
-            // Pages lie apart, and a page takes about as long as memory.
+            // Prefetch the next page: pages lie apart in memory, and a page takes about as long to
+            // read as to score.
             if let Some((_, page, next)) = pages.peek() {
                 [&page[..layout.header], next.keys.centre, next.keys.norms]
                     .iter()
@@ -268,7 +299,8 @@ impl Unit<'_> {
         Ok(totals)
     }
 
-    /// One part of the exact tokens, into `scratch.part`.
+    /// Attends to exact tokens with these numbers (sinks first). Writes weighted sums to
+    /// `scratch.part`, and returns the totals.
     fn exact(&self, numbers: Range<usize>, scratch: &mut Scratch) -> Totals {
         let (view, layout, rows) = (self.view, self.view.layout, self.rows());
         let (backend, count) = (view.backend, numbers.len());
@@ -307,7 +339,7 @@ impl Unit<'_> {
         totals
     }
 
-    /// The pages of each part, in order.
+    /// Returns the page indices of each part, in order. Dropped pages leave a part shorter, or out.
     fn parts(&self) -> impl Iterator<Item = Range<usize>> {
         let (store, sinks) = (self.view.store, self.view.layout.sinks);
         let part = move |index: usize| position(store.page(index)).saturating_sub(sinks) / SPLIT;
@@ -321,7 +353,7 @@ impl Unit<'_> {
         })
     }
 
-    /// All parts, into outputs.
+    /// Attends to everything with this unit's queries, and writes the outputs.
     fn attend(&self, output: &mut [f32], memory: &mut [f32]) -> Result<(), Error> {
         let (view, layout) = (self.view, self.view.layout);
         let (memory, more) = memory.split_at_mut(layout.unit_scratch(self.rows()));
@@ -357,7 +389,8 @@ impl Unit<'_> {
         Ok(())
     }
 
-    /// Every part of the pages, each into its own result; as many at once as `work` has room for.
+    /// Computes every part of the pages into its own slot of `results`. As many run at once as
+    /// `work` has memory for.
     #[cfg(feature = "rayon")]
     fn parallel_parts(
         &self,
@@ -379,7 +412,9 @@ impl Unit<'_> {
         })
     }
 
-    /// The exact tokens, and everything together. `scratch.paged` holds the pages' sum.
+    /// Adds the exact tokens to the sum of the pages in `scratch.paged`, and writes the outputs.
+    ///
+    /// The page sums leave the codec's basis here, once for each query and not once a token.
     fn finish(&self, mut totals: Totals, output: &mut [f32], scratch: &mut Scratch) {
         let (view, layout, dim) = (self.view, self.view.layout, self.view.layout.value_dim);
         view.values.finish(scratch.paged);
@@ -401,7 +436,7 @@ impl Unit<'_> {
     }
 }
 
-/// `Ok` if scale, soft cap and window are in range.
+/// Checks that scale, soft cap and window are in range.
 pub(crate) fn check_options(options: &Attend) -> Result<(), Error> {
     let refuse = |why| Err(Error::Unsupported { why });
     if options.scale.is_some_and(|scale| scale.is_nan() || scale.abs() >= MAX_SCALE) {
@@ -419,22 +454,30 @@ pub(crate) fn check_options(options: &Attend) -> Result<(), Error> {
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Computes attention of one query for each query head, or of a block of queries.
     ///
-    /// `queries` are \[query heads]\[queries]\[key width], and `output` is \[query heads]\[queries]\[value width], of all heads or
-    /// of those from [`first_head`](Attend::first_head) on.
-    /// Query head h uses key/value head h / (query heads / key/value heads);
-    /// heads that share one take one pass over its bytes. `scratch` has
-    /// [`scratch_len`](crate::LayerConfig::scratch_len) values; with the feature `rayon`, more
-    /// (`LayerConfig::parallel_scratch_len`) allows more threads.
+    /// `queries` are \[query heads]\[queries]\[key width], and `output` is \[query
+    /// heads]\[queries]\[value width]. Both cover all heads, or those from
+    /// [`first_head`](Attend::first_head) on. Query head h uses key/value head h / (query heads /
+    /// key/value heads). Query heads that share one take a single pass over its bytes.
     ///
-    /// The same bits on every machine, for every number of threads and of queries given at once.
+    /// `scratch` needs [`scratch_len`](crate::LayerConfig::scratch_len) values. With the feature
+    /// `rayon`, more of it (`LayerConfig::parallel_scratch_len`) allows more threads.
+    ///
+    /// The output has the same bits on every machine, for every number of threads, and for every
+    /// number of queries in a call.
     ///
     /// # Errors
-    /// [`Error::Empty`]; [`Error::Dropped`] for a block of queries that begins further back than `max_rollback` of a
-    /// layer with a sliding window, which has dropped what they would see; [`Error::Row`] for queries that are not below 2⁵⁰, times the scale if that is above 1,
-    /// for biases that are not below 2¹²⁶, and for sink logits that are not finite; [`Error::Rows`],
-    /// [`Error::Heads`]; [`Error::Missing`] for heads that the layer has not; [`Error::Unsupported`] for other options out of range;
-    /// [`Error::Length`]; [`Error::Corrupt`] for blocks that no codec wrote. The output is then unspecified, the cache
-    /// as it was.
+    /// * [`Error::Empty`] for a layer without tokens.
+    /// * [`Error::Dropped`] if the layer has a sliding window and the block begins further back
+    ///   than `max_rollback`: the layer has dropped tokens that the block would see.
+    /// * [`Error::Row`] for queries of 2⁵⁰ and more (divided by the scale if that is above 1), for
+    ///   biases of 2¹²⁶ and more, and for sink logits that are not finite.
+    /// * [`Error::Rows`], [`Error::Heads`] and [`Error::Length`] for inputs that do not fit the
+    ///   layer.
+    /// * [`Error::Missing`] for heads out of range.
+    /// * [`Error::Unsupported`] for other options out of range.
+    /// * [`Error::Corrupt`] for blocks that no codec wrote.
+    ///
+    /// After an error the output is unspecified, and the cache is as it was.
     pub fn attend(&self, queries: &[f32], output: &mut [f32], scratch: &mut [f32]) -> Result<(), Error> {
         self.attend_with(queries, &Attend::default(), output, scratch)
     }
@@ -442,7 +485,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Computes attention with options; see [`attend`](Self::attend).
     ///
     /// # Errors
-    /// As there.
+    /// As [`attend`](Self::attend).
     pub fn attend_with(
         &self,
         queries: &[f32],
@@ -522,13 +565,14 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             .try_for_each(|(head, (queries, output))| attend_head(head, queries, output, scratch))
     }
 
-    /// Queries of each query head: as the options say, or as many as there are where the layer knows its query heads, or 1.
+    /// Returns the queries of each query head: from the options, or from the number of rows if the
+    /// layer knows its query heads, or 1.
     pub(crate) fn block(&self, options: &Attend, heads: usize, rows: usize) -> usize {
         let per_head = |all: usize| rows / (all / self.config.kv_heads * heads).max(1);
         options.queries.unwrap_or_else(|| self.config.query_heads.map_or(1, per_head).max(1))
     }
 
-    /// Checks the options and fills in what they leave open.
+    /// Checks the options, and fills in their defaults.
     fn resolve<'a>(
         &self,
         options: &Attend<'a>,

@@ -1,19 +1,21 @@
-//! Pages of cells that are written at any index and in any order, for engines that place tokens themselves.
+//! Pages of cells, which are written at any index and in any order. For engines that place tokens
+//! themselves.
 //!
-//! [`KvCache`](crate::KvCache) knows tokens by their position and appends them. Engines such as llama.cpp have *cells*. A
-//! token takes any free cell, and a cell is freed and written again without notice. A mask says which query sees which cell.
+//! [`KvCache`](crate::KvCache) knows tokens by their position and appends them. Engines such as
+//! llama.cpp have *cells* instead. A token takes any free cell, and the engine frees and rewrites
+//! cells without notice. A mask says which query sees which cell.
 //!
 //! ```text
-//! page     64 consecutive cells of all heads, whoever's tokens they are
+//! page     64 consecutive cells of all heads, no matter whose tokens they hold
 //! empty    nothing was written
-//! open     f16 rows, [head][cell][width]: what was written lately
-//! closed   coded, as in the pages of a cache (page.rs); opened again when one of its cells is written
-//! exact    f16 rows of a stream's first cells, beside their closed page: they get most of the attention
+//! open     f16 rows, [head][cell][width]: recently written
+//! closed   coded, as in the pages of a cache (page.rs); reopened when one of its cells is written
+//! exact    f16 rows of a stream's first cells, stored with their closed page: they get most of the attention
 //! ```
 //!
-//! Pages close by last write, oldest first, when [`CellPages::settle`] is called: behind the attention of the batch that
-//! filled them, so that a batch meets its own tokens exact. Which pages are coded thus depends on how tokens are batched;
-//! what a page is coded to does not.
+//! [`CellPages::settle`] closes pages, those with the oldest last write first. Call it after the
+//! attention of the batch that filled them, so that a batch sees its own tokens exactly. Which
+//! pages are coded thus depends on how tokens are batched. The bytes of a coded page do not.
 
 mod attend;
 mod close;
@@ -34,46 +36,51 @@ use core::ops::Range;
 use half::f16;
 use page::{Body, Page};
 
-/// Cells of a page.
+/// Cells in a page.
 const PAGE: usize = 64;
 
-/// Runs tasks 0..n, in any order and on any threads, and returns when all have run.
+/// Runs tasks 0..n in any order and on any threads, and returns when all have run.
 pub type Tasks<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + 'a;
 
-/// Runs tasks one after the other, on the caller's thread: the simplest [`Tasks`].
+/// Runs tasks one after the other on the caller's thread. The simplest [`Tasks`].
 pub fn in_order(count: usize, task: &(dyn Fn(usize) + Sync)) {
     (0..count).for_each(task);
 }
 
-/// The keys, or the values, of one layer in cells: [`new`](Self::new), then what differs from it, by the methods named
-/// like the fields or by assignment.
+/// Configures [`CellPages`]: the keys, or the values, of one layer.
+///
+/// Start with [`new`](Self::new). Then set fields directly, or use the builder method of the same
+/// name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CellConfig {
     /// Keys or values.
     pub role: Role,
-    /// The layer's number, from 0: layers are rotated differently.
+    /// The number of the layer, from 0. Each layer has its own rotation.
     pub layer: u32,
-    /// Key/value heads.
+    /// The number of key/value heads.
     pub heads: usize,
     /// Width of a row of one head.
     pub dim: usize,
-    /// Cells of a stream, a multiple of 64.
+    /// Cells in a stream, a multiple of 64.
     pub cells: usize,
-    /// Streams, which follow each other: cell `c` of stream `s` has the number `s * cells + c`.
+    /// The number of streams. They follow each other: cell `c` of stream `s` has the number `s *
+    /// cells + c`.
     pub streams: usize,
-    /// The codec of closed pages. With `f16` no page closes.
+    /// The codec of closed pages. With `f16`, pages never close.
     pub codec: CodecSpec,
     /// Cells at the beginning of each stream that stay exact, at most 64.
     pub sinks: usize,
-    /// Pages that stay open, at least 1. One a stream and one more keeps the newest 64 to 127 tokens of each exact.
+    /// Pages that stay open, at least 1. One more than there are streams keeps the newest 64 to 127
+    /// tokens of each stream exact.
     pub open_pages: usize,
-    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike.
+    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the errors of
+    /// channels count alike.
     pub balance: bool,
 }
 
 impl CellConfig {
-    /// One stream, four bits, four sinks, two open pages; keys are balanced.
+    /// Creates the default configuration: one stream, 4 bits, 4 sinks, 2 open pages, balanced keys.
     #[must_use]
     pub const fn new(role: Role, heads: usize, dim: usize, cells: usize) -> Self {
         let codec = CodecSpec::TurboQuant(crate::codec::turboquant::TurboQuantSpec::new(4));
@@ -93,19 +100,19 @@ impl CellConfig {
         balance: bool;
     }
 
-    /// Values of a row of all heads.
+    /// Returns the number of values in a row of all heads.
     #[must_use]
     pub const fn width(&self) -> usize {
         self.heads.saturating_mul(self.dim)
     }
 
-    /// Bytes of a page that closed, exact rows aside.
+    /// Returns the bytes of a closed page without its exact rows.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         self.heads.saturating_mul(Basis::bytes_of_head(self))
     }
 
-    /// Bytes of a full cache: every page closed but those that stay open.
+    /// Returns the bytes of a full cache: all pages closed except those that stay open.
     #[must_use]
     pub fn required_bytes(&self) -> usize {
         let (pages, width) = (self.streams.saturating_mul(self.cells / PAGE), self.width());
@@ -118,6 +125,7 @@ impl CellConfig {
         (pages - open).saturating_mul(self.page_bytes()).saturating_add(exact)
     }
 
+    /// Checks that all numbers are in range.
     fn check(&self) -> Result<(), Error> {
         let refuse = |why| Err(Error::Unsupported { why });
         if !crate::codebook::WIDTHS.contains(&self.dim) {
@@ -139,7 +147,7 @@ impl CellConfig {
     }
 }
 
-/// The keys, or the values, of one layer, in cells that are written in any order.
+/// The keys, or the values, of one layer in cells, which are written in any order.
 ///
 /// ```
 /// use octaplex::cells::{CellAttend, CellConfig, CellPages, Partial, in_order};
@@ -171,29 +179,29 @@ pub struct CellPages {
     backend: Kernels,
     codec: AnyCodec,
     pages: Vec<Page>,
-    /// Open pages that may close, by last write, the newest at the end.
+    /// Indices of open pages that may close, by last write, with the newest at the end.
     open: Vec<usize>,
     basis: Basis,
     counts: CellCounts,
 }
 
-/// What has happened in a [`CellPages`].
+/// Counts what happened to the pages of a [`CellPages`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellCounts {
-    /// Pages that closed.
+    /// Times that a page closed.
     pub closed: usize,
-    /// Of these, pages that opened again.
+    /// Times that a closed page was reopened by a write.
     pub reopened: usize,
-    /// Pages that their codec could not hold; they stay exact.
+    /// Times that a page could not close, because its codec could not hold a row. It stays exact.
     pub refused: usize,
 }
 
 impl CellPages {
-    /// Cells without rows.
+    /// Creates cells without rows.
     ///
     /// # Errors
-    /// [`Error::Width`], [`Error::Unsupported`], and what the codec's constructor refuses.
+    /// [`Error::Width`]; [`Error::Unsupported`]; errors of the codec's constructor.
     pub fn new(config: &CellConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let stream = Stream { layer: config.layer, head: 0, role: config.role };
@@ -209,43 +217,43 @@ impl CellPages {
         })
     }
 
-    /// What these cells were made from.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &CellConfig {
         &self.config
     }
 
-    /// What has happened so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn counts(&self) -> CellCounts {
         self.counts
     }
 
-    /// Whether no row was written since the beginning, or since [`clear`](Self::clear).
+    /// Returns whether no row was written since the beginning or the last [`clear`](Self::clear).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages.iter().all(|page| page.written == 0)
     }
 
-    /// Open pages that may close.
+    /// Returns the number of open pages that may close.
     #[must_use]
     pub fn open_pages(&self) -> usize {
         self.open.len()
     }
 
-    /// Cells of all streams.
+    /// Returns the number of cells of all streams.
     #[must_use]
     pub const fn cells(&self) -> usize {
         self.config.cells * self.config.streams
     }
 
-    /// Whether all rows stay as they are, in f16.
+    /// Returns whether all rows stay in f16.
     #[must_use]
     pub const fn is_exact(&self) -> bool {
         matches!(self.config.codec, CodecSpec::F16(_))
     }
 
-    /// Bytes of all rows. Pages that several cells share count in full each time.
+    /// Returns the bytes of all rows. A page that several indices share is counted each time.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let kept = |page: &Page| page.centres.as_ref().map_or(0, |centres| centres.len());
@@ -253,11 +261,12 @@ impl CellPages {
         pages + self.basis.bytes()
     }
 
-    /// Writes rows, \[cells]\[heads]\[width], rounded to f16. A cell that is given twice keeps the last row.
+    /// Writes rows, \[cells]\[heads]\[width], rounded to f16. If a cell is listed twice, the last
+    /// row counts.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a cell out of range, [`Error::Length`]; nothing is written then. [`Error::Corrupt`] if a
-    /// closed page cannot be read.
+    /// [`Error::Missing`] for a cell out of range and [`Error::Length`]: nothing is written then.
+    /// [`Error::Corrupt`] if a closed page cannot be read.
     pub fn set_rows(&mut self, cells: &[usize], rows: &[f32]) -> Result<(), Error> {
         let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
         self.check(cells.iter().copied(), cells.len(), rows.len())?;
@@ -267,7 +276,8 @@ impl CellPages {
         Ok(())
     }
 
-    /// Writes rows of consecutive cells, \[cells]\[heads]\[width], as they are: what [`read_rows`](Self::read_rows) gave.
+    /// Writes rows of consecutive cells, \[cells]\[heads]\[width], bit-exact: those that
+    /// [`read_rows`](Self::read_rows) returned.
     ///
     /// # Errors
     /// As [`set_rows`](Self::set_rows).
@@ -283,7 +293,8 @@ impl CellPages {
         Ok(())
     }
 
-    /// Reads rows, \[cells]\[heads]\[width]: those of closed pages as they decode, zeros where nothing was written.
+    /// Reads rows, \[cells]\[heads]\[width]. Rows of closed pages are decoded. Cells that were
+    /// never written give zeros.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Length`], [`Error::Corrupt`].
@@ -310,11 +321,13 @@ impl CellPages {
         Ok(())
     }
 
-    /// Copies cells, which may not overlap. Whole pages are shared until one of the two is written. Of other pages, only
-    /// cells that were written are copied.
+    /// Copies cells to other cells, which must not overlap them.
+    ///
+    /// Whole pages are shared until one of the two is written. From other pages, only cells that
+    /// were written are copied.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Corrupt`]; [`Error::Unsupported`] for ranges that overlap.
+    /// [`Error::Missing`]; [`Error::Corrupt`]; [`Error::Unsupported`] for ranges that overlap.
     pub fn copy_cells(&mut self, from: Range<usize>, to: usize) -> Result<(), Error> {
         let (count, width) = (from.len(), self.config.width());
         if count == 0 || from.start == to {
@@ -351,8 +364,10 @@ impl CellPages {
         Ok(())
     }
 
-    /// Changes rows that were written, page by page: `map` gets the number of a first cell and rows from there on,
-    /// \[cells]\[heads]\[width]. Pages that were closed close again around a centre of their own. For a shift of positions.
+    /// Changes written rows page by page, for example to shift their positions.
+    ///
+    /// `map` receives the number of the first cell, and rows from there on,
+    /// \[cells]\[heads]\[width]. A page that was closed closes again, around a new centre.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Corrupt`].
@@ -368,7 +383,7 @@ impl CellPages {
             let last = (first / PAGE * PAGE + PAGE).min(cells.end);
             let (index, len) = (first / PAGE, last - first);
             let written = self.pages[index].written;
-            // Where no cell of the range was written, the page stays as it is, closed or not.
+            // If no cell of the range was written, the page stays as it is.
             if (first..last).any(|cell| written >> (cell % PAGE) & 1 == 1) {
                 let closed = matches!(self.pages[index].body, Body::Closed(_));
                 let mut halves = vec![f16::ZERO; len * width];
@@ -397,14 +412,16 @@ impl CellPages {
         self.basis.clear();
     }
 
-    /// Closes open pages beyond [`open_pages`](CellConfig::open_pages), those first whose last write is longest ago.
+    /// Closes open pages beyond [`open_pages`](CellConfig::open_pages), those with the oldest last
+    /// write first.
     ///
-    /// `queries` are some that keys will meet, \[heads]\[rows]\[width], those of this batch for instance: when the first
-    /// pages close, they decide the balance of keys. Without queries the keys decide alone, and with fewer than 64 keys no page
-    /// closes yet. Values take none. `tasks` encodes heads of pages at once.
+    /// `queries`, \[heads]\[rows]\[width], are samples of the queries that keys will meet, for
+    /// example those of this batch. When the first pages close, they decide the balance of keys.
+    /// Without queries the keys decide alone. With fewer than 64 keys no page closes yet. Values
+    /// ignore `queries`. `tasks` runs the encoding of several heads at once.
     ///
     /// # Errors
-    /// [`Error::Rows`] for queries that do not come out even.
+    /// [`Error::Rows`] if the queries are not whole rows of all heads.
     pub fn settle(&mut self, queries: &[f32], tasks: &Tasks) -> Result<(), Error> {
         let width = self.config.width();
         if !queries.len().is_multiple_of(width) {
@@ -420,19 +437,20 @@ impl CellPages {
         Ok(())
     }
 
-    /// Whether the next [`settle`](Self::settle) closes pages.
+    /// Returns whether the next [`settle`](Self::settle) closes pages.
     #[must_use]
     pub fn is_unsettled(&self) -> bool {
         !self.is_exact() && self.open.len() > self.config.open_pages && self.can_decide()
     }
 
-    /// Whether the next page that closes decides the balance of keys, for which queries are wanted.
+    /// Returns whether the next page that closes decides the balance of keys, and so has a use for
+    /// queries.
     #[must_use]
     pub fn wants_queries(&self) -> bool {
         !self.is_exact() && self.basis.is_undecided()
     }
 
-    /// `Ok` if all cells exist, and so many rows have so many values.
+    /// Checks that all cells exist, and that `rows` rows have `values` values.
     fn check(&self, mut cells: impl Iterator<Item = usize>, rows: usize, values: usize) -> Result<(), Error> {
         Error::expect_length("values of rows", rows.saturating_mul(self.config.width()), values)?;
         match cells.find(|cell| *cell >= self.cells()) {
@@ -446,8 +464,10 @@ impl CellPages {
         self.open.retain(|open| *open != index);
     }
 
-    /// Writes a cell: `write` gets its page's rows, and the cell in that page, and says whether the row is finite. The page
-    /// then is the newest.
+    /// Writes a cell, and makes its page the newest.
+    ///
+    /// `write` receives the rows of the page and the cell's index in it. It returns whether the row
+    /// is finite.
     fn write(&mut self, cell: usize, write: impl FnOnce(&mut [u8], usize) -> bool) -> Result<(), Error> {
         let (index, bit) = (cell / PAGE, 1 << (cell % PAGE));
         if let Body::Closed(_) = self.pages[index].body {
@@ -475,7 +495,7 @@ impl CellPages {
         Ok(())
     }
 
-    /// The rows of a page in f16, \[head]\[cell]\[width]; none of an empty one.
+    /// Returns the rows of a page in f16, \[head]\[cell]\[width], or `None` for an empty page.
     fn rows_of(&self, index: usize) -> Result<Option<Arc<[u8]>>, Error> {
         match &self.pages[index].body {
             Body::Empty => Ok(None),

@@ -1,8 +1,9 @@
-//! Chunks: the keys and values of all layers for some tokens, as one blob that describes itself.
+//! Chunks: the keys and values of all layers for some tokens, as one self-describing blob.
 //!
-//! Stores of caches hold chunks: a number of tokens of a number of layers, in a tensor of one of two layouts. A blob has the
-//! pages of a cache, the last one as long as the tokens make it; what a cache decides over time (balance, prefix centre) is
-//! decided from the chunk's own keys. `docs/formats.md` has the table.
+//! Stores of caches hold chunks. A chunk is a tensor of some tokens of some layers, in one of two
+//! layouts. A blob consists of cache pages. Its last page is as short as the number of tokens
+//! requires. A cache decides balance and prefix centre over time; a chunk decides both from its own
+//! keys. `docs/formats.md` has the table.
 //!
 //! ```text
 //! encode   tensor ─► rows of a head ─► balance, prefix centre ─► pages (cache/encode.rs) ─► blob     a layer at a time
@@ -26,7 +27,7 @@ use crate::{Backend, CodecSpec, Error, LayerConfig};
 use alloc::{boxed::Box, vec, vec::Vec};
 use blob::Plan;
 
-/// Says how keys and values lie in a tensor.
+/// The layout of keys and values in a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkLayout {
     /// \[2]\[layers]\[tokens]\[heads · width]: keys of all layers, then values.
@@ -36,7 +37,7 @@ pub enum ChunkLayout {
     Fused,
 }
 
-/// Names the type of a tensor's values.
+/// The type of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// IEEE binary32.
@@ -47,8 +48,9 @@ pub enum Dtype {
     Bf16,
 }
 
-/// Configures a [`ChunkCodec`]: the shape of the tensor, and how it is encoded. Fields that
-/// [`LayerConfig`] has too mean the same.
+/// Configures a [`ChunkCodec`]: the shape of the tensor, and how it is encoded.
+///
+/// Fields that [`LayerConfig`] has too have the same meaning.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkConfig, ChunkLayout};
@@ -61,11 +63,12 @@ pub enum Dtype {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ChunkConfig {
-    /// Layers of the stack.
+    /// The number of layers.
     pub layers: usize,
-    /// The number of the first: layers are rotated differently. 0, but for a part of a model's layers.
+    /// The number of the first layer, which selects its rotation. It is 0, except for a part of a
+    /// model's layers.
     pub first_layer: u32,
-    /// Key/value heads of a layer.
+    /// Key/value heads in a layer.
     pub kv_heads: usize,
     /// Width of a key and of a value.
     pub head_dim: usize,
@@ -73,13 +76,13 @@ pub struct ChunkConfig {
     pub keys: CodecSpec,
     /// The codec of values.
     pub values: CodecSpec,
-    /// Tokens of a page: 64, 128 or 256.
+    /// Tokens in a page: 64, 128 or 256.
     pub page: usize,
-    /// What is subtracted from keys; a prefix centre is the mean of all keys of the chunk.
+    /// What is subtracted from keys. A prefix centre is the mean of all keys of the chunk.
     pub center: Center,
     /// Whether keys are divided by a diagonal, decided from all keys of the chunk.
     pub balance: bool,
-    /// How the tensor lies in memory.
+    /// The layout of the tensor.
     pub layout: ChunkLayout,
 }
 
@@ -107,7 +110,7 @@ impl ChunkConfig {
         layout: ChunkLayout;
     }
 
-    /// Layer `index` of the stack, as a cache has it that keeps nothing exact.
+    /// Returns the cache configuration of layer `index` that keeps nothing exact.
     fn layer(&self, index: usize) -> LayerConfig {
         LayerConfig::new(self.kv_heads, self.head_dim, self.page)
             .layer(self.first_layer.saturating_add(index as u32))
@@ -121,6 +124,7 @@ impl ChunkConfig {
             .balance(self.balance)
     }
 
+    /// Checks that all numbers are in range.
     fn check(&self) -> Result<(), Error> {
         if !(1..=1 << 16).contains(&self.layers) || u64::from(self.first_layer) + self.layers as u64 > 1 << 32
         {
@@ -130,18 +134,19 @@ impl ChunkConfig {
         self.layer(0).check()
     }
 
-    /// Bytes that a [`ChunkCodec`] takes at most: two codecs a layer.
+    /// Returns the memory of a [`ChunkCodec`] at most, in bytes. It has two codecs for each layer.
     fn codec_bytes(&self) -> usize {
         let codecs = self.keys.memory_bytes(self.head_dim) + self.values.memory_bytes(self.head_dim);
         self.layers.saturating_mul(codecs + size_of::<[Box<dyn Codec>; 2]>())
     }
 
-    /// Values of a row of the tensor: a token of a layer, keys alone unless they are fused with values.
+    /// Returns the values from one token to the next: those of all heads, and keys with values if
+    /// they are fused.
     fn row(&self) -> usize {
         self.kv_heads * self.stride()
     }
 
-    /// Values from a head's row to the next head's.
+    /// Returns the values from one head to the next.
     fn stride(&self) -> usize {
         match self.layout {
             ChunkLayout::Split => self.head_dim,
@@ -149,7 +154,7 @@ impl ChunkConfig {
         }
     }
 
-    /// Where the row of a head begins in the tensor.
+    /// Returns the index in the tensor at which the row of a head begins.
     fn place(&self, tokens: usize, role: Role, layer: usize, head: usize, token: usize) -> usize {
         let values = usize::from(role == Role::Values);
         let (plane, within) = match self.layout {
@@ -160,8 +165,11 @@ impl ChunkConfig {
     }
 }
 
-/// Encodes chunks and decodes them: the codecs of every layer, and nothing that changes, so that one serves all threads. The same
-/// values give the same bytes, on every machine and for every number of threads (layers at once with the feature `rayon`).
+/// Encodes and decodes chunks.
+///
+/// It holds the codecs of every layer and never changes, so one serves all threads. The same values
+/// give the same bytes, on every machine and for every number of threads. With the feature `rayon`,
+/// layers are encoded in parallel.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo};
@@ -185,7 +193,7 @@ impl ChunkConfig {
 pub struct ChunkCodec {
     config: ChunkConfig,
     backend: Kernels,
-    /// Of keys and values, a layer each.
+    /// The codecs of keys and values, for each layer.
     codecs: Vec<[Box<dyn Codec>; 2]>,
 }
 
@@ -199,7 +207,8 @@ impl ChunkCodec {
     /// Creates the codecs of all layers.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, and what the codecs' constructors refuse.
+    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations; errors of the
+    /// codecs' constructors.
     pub fn new(config: ChunkConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let build = |index: usize| {
@@ -217,13 +226,14 @@ impl ChunkCodec {
         &self.config
     }
 
-    /// Returns the most bytes that a blob of `tokens` tokens takes. Except for codecs that keep outliers (`med`), a blob always
-    /// takes this many.
+    /// Returns the largest number of bytes of a blob with `tokens` tokens. Except with codecs that
+    /// keep outliers (`med`), a blob always takes this many.
     #[must_use]
     pub fn max_bytes(&self, tokens: usize) -> usize {
         Plan::new(&self.config, tokens).most()
     }
 
+    /// Returns the codecs of keys and of values of a layer.
     fn codecs(&self, layer: usize) -> (&dyn Codec, &dyn Codec) {
         let [keys, values] = &self.codecs[layer];
         (&**keys, &**values)

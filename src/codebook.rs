@@ -1,18 +1,17 @@
 //! Codebooks that codecs share: Lloyd-Max quantisers for one coordinate of a random unit vector.
 //!
-//! A vector that was normalised and then rotated at random is uniform on the unit sphere, so each of its
-//! `dim` coordinates has the density `f(x) ∝ (1 - x²)^((dim - 3) / 2)` on `[-1, 1]`, whatever the data were.
-//! One scalar quantiser per pair `(dim, levels)` therefore serves every coordinate of every vector, and it
-//! can be worked out in advance. The codebooks here minimise the mean squared error on exactly that density
-//! (the Lloyd-Max quantiser; for a finite `dim` it is a little narrower than the Gaussian one).
+//! A vector that is normalised and then rotated at random is uniform on the unit sphere, whatever
+//! the data were. Each of its `dim` coordinates has the density `f(x) ∝ (1 - x²)^((dim - 3) / 2)`
+//! on `[-1, 1]`. So one scalar quantiser for each pair `(dim, levels)` serves every coordinate of
+//! every vector, and can be computed in advance. These codebooks minimise the mean squared error on
+//! exactly that density. For a finite `dim` they are a little narrower than the Gaussian one.
 //!
-//! Centroids are stored as integers and share one scale, so that decoders can sum products of centroids in
-//! integer arithmetic and multiply by the scale once. The largest magnitude is 127 up to 16 levels (a
-//! centroid fits an `i8`) and 2047 from 32 levels on. Rounding to integers is part of the codebook: the
-//! thresholds are the midpoints of the *rounded* centroids, so encoding always picks the nearest value that
-//! decoding can return.
+//! Centroids are stored as integers and share one scale. Decoders add products of centroids in
+//! integer arithmetic, and multiply by the scale once. Up to 16 levels the largest magnitude is
+//! 127, so that a centroid fits an `i8`. From 32 levels on it is 2047. Thresholds are the midpoints
+//! of the *rounded* centroids, so encoding always picks the nearest value that decoding can return.
 //!
-//! The tables are written by the test `tests/codebooks.rs`, which also proves that they are up to date.
+//! The test `tests/codebooks.rs` writes the tables, and proves that they are current.
 //!
 //! ```
 //! use octaplex::codebook::lloyd_max;
@@ -41,13 +40,13 @@ pub use octahedral::{octahedral_coordinates, triplet_radii};
 /// Vector widths that have codebooks, in ascending order.
 pub const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
 
-/// Level counts that have codebooks, in ascending order.
+/// Numbers of levels that have codebooks, in ascending order.
 pub const LEVELS: [usize; 13] = [2, 3, 4, 5, 6, 8, 10, 12, 16, 32, 64, 128, 256];
 
-/// The reconstruction values of a scalar quantiser: integer centroids times one scale.
+/// The values of a scalar quantiser: integer centroids times one scale.
 ///
-/// Centroids are strictly increasing and antisymmetric (`centroids[k] == -centroids[levels - 1 - k]`); an
-/// odd number of levels has a centroid at zero.
+/// Centroids are strictly increasing and antisymmetric (`centroids[k] == -centroids[levels - 1 -
+/// k]`). An odd number of levels has a centroid at zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Codebook {
     centroids: &'static [i16],
@@ -55,39 +54,40 @@ pub struct Codebook {
 }
 
 impl Codebook {
-    /// The integer centroids, indexed by code.
+    /// Returns the integer centroids, indexed by code.
     #[must_use]
     pub const fn centroids(&self) -> &'static [i16] {
         self.centroids
     }
 
-    /// What one integer step is worth.
+    /// Returns the value of one integer step.
     #[must_use]
     pub const fn scale(&self) -> f32 {
         self.scale
     }
 
-    /// The number of codes.
+    /// Returns the number of codes.
     #[must_use]
     pub const fn levels(&self) -> usize {
         self.centroids.len()
     }
 
-    /// The value that `code` stands for: its centroid times the scale.
+    /// Returns the value that `code` stands for: its centroid times the scale.
     ///
     /// # Panics
-    ///
     /// If `code` is not below [`levels`](Self::levels).
     #[must_use]
     pub fn value(&self, code: usize) -> f32 {
         f32::from(self.centroids[code]) * self.scale
     }
 
-    /// Writes the decision points to the front of `out`, ascending, and returns their number, `levels - 1`.
+    /// Writes the thresholds to the front of `out` in ascending order, and returns their number,
+    /// `levels - 1`.
     ///
-    /// Threshold `k` is the midpoint of centroids `k` and `k + 1` times the scale; the midpoint is exact, so
-    /// only the last product rounds. A value on a threshold belongs to the upper cell: the code of `x` is
-    /// the number of thresholds `t` with `t <= x`. The rest of `out` is left as it was.
+    /// Threshold `k` is the midpoint of centroids `k` and `k + 1` times the scale. The midpoint is
+    /// exact, so only the last product rounds. A value on a threshold belongs to the upper cell:
+    /// the code of `x` is the number of thresholds `t` with `t <= x`. The rest of `out` does not
+    /// change.
     pub fn thresholds(&self, out: &mut [f32; 255]) -> usize {
         for (threshold, pair) in out.iter_mut().zip(self.centroids.windows(2)) {
             *threshold = f32::from(pair[0] + pair[1]) * 0.5 * self.scale;
@@ -96,12 +96,13 @@ impl Codebook {
     }
 }
 
-/// The Lloyd-Max codebook of `levels` levels for one coordinate of a uniform unit vector in `dim`
-/// dimensions; `None` unless `dim` is one of [`WIDTHS`] and `levels` one of [`LEVELS`].
+/// Returns the Lloyd-Max codebook for one coordinate of a uniform unit vector in `dim` dimensions.
+///
+/// `None` unless `dim` is one of [`WIDTHS`] and `levels` one of [`LEVELS`].
 #[must_use]
 #[inline]
 pub fn lloyd_max(dim: usize, levels: usize) -> Option<Codebook> {
-    // A table a width, so that a program which knows its width links that one alone.
+    // One table for each width: a program with a constant width links that table alone.
     macro_rules! of_width {
         ($($width:literal: $row:literal),*) => {{
             const { assert!(matches!(WIDTHS, [$($width),*])) };
@@ -117,16 +118,17 @@ pub fn lloyd_max(dim: usize, levels: usize) -> Option<Codebook> {
     Some(row[LEVELS.iter().position(|&count| count == levels)?])
 }
 
-/// The numbers of states that trellis codebooks have, in ascending order.
+/// Numbers of states that trellis codebooks have, in ascending order.
 pub const TRELLIS_STATES: [usize; 5] = [4, 8, 16, 32, 64];
 
-/// The numbers of centroids that a window of a trellis codebook chooses from, in ascending order.
+/// Numbers of centroids that a window of a trellis codebook chooses from, in ascending order.
 pub const TRELLIS_LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
-/// The centroids of a trellis code: integers of at most ±127, `kappa` of them to one standard deviation of a
-/// coordinate. They serve every width.
+/// The centroids of a trellis code, for every width.
 ///
-/// The tables are written by `cargo run --release --example train_trellis`; `docs/trellis.md` says how.
+/// Centroids are integers from -127 to 127. `kappa` integer steps make one standard deviation of a
+/// coordinate. `cargo run --release --example train_trellis` writes the tables, and
+/// `docs/trellis.md` explains how.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrellisBook {
     codebook: TrellisCodebook<'static>,
@@ -134,13 +136,13 @@ pub struct TrellisBook {
 }
 
 impl TrellisBook {
-    /// The centroids by window and code, as kernels take them.
+    /// Returns the centroids by window and code, as kernels take them.
     #[must_use]
     pub const fn codebook(&self) -> &TrellisCodebook<'static> {
         &self.codebook
     }
 
-    /// Integer steps to one standard deviation.
+    /// Returns how many integer steps make one standard deviation.
     #[must_use]
     pub const fn kappa(&self) -> f32 {
         self.kappa
@@ -151,8 +153,9 @@ const fn trellis_book(history: u32, levels: usize, kappa: f32, centroids: &'stat
     TrellisBook { codebook: TrellisCodebook::new(history, levels, centroids), kappa }
 }
 
-/// The trellis codebook of `states` states with `levels` centroids a window; `None` unless they are one of
-/// [`TRELLIS_STATES`] and one of [`TRELLIS_LEVELS`].
+/// Returns the trellis codebook of `states` states with `levels` centroids a window.
+///
+/// `None` unless they are one of [`TRELLIS_STATES`] and one of [`TRELLIS_LEVELS`].
 ///
 /// ```
 /// let book = octaplex::codebook::trellis(8, 4).expect("listed numbers");

@@ -1,4 +1,7 @@
-//! What every codec does: one trait over slices, which one need not be of this library to implement.
+//! The trait that all codecs implement, [`Codec`], and the loops that its default methods share.
+//!
+//! Each codec has its own file below `codec/`. None of them knows the list of codecs, which is in
+//! `codecs.rs`. Your own type may implement the trait as well.
 
 pub(crate) mod additive;
 mod checks;
@@ -30,30 +33,37 @@ use crate::backend::Kernels;
 pub use planes::{CentreCode, Pages, PlaneRows, Planes};
 use scratch::with_scratch;
 
-/// Encodes vectors into blocks of bytes, and computes attention's two products on the blocks. The width is a run-time
-/// value, rows are slices of [`dim`](Self::dim) values, and nothing here needs a heap; where the width is known to the
-/// compiler, [`Typed`](crate::codecs::Typed) takes arrays.
+/// Encodes vectors into blocks of bytes, and computes attention's two products on the blocks.
 ///
-/// A raw block carries no tag: whoever made the codec knows what its bytes mean. Blocks of consecutive tokens, one
-/// after the other, are a page; the products take a page at a time, so that run-time choices cost nothing a token. On
-/// any `Err`, outputs are as they were before the call, but for those of [`score`](Self::score) where blocks are corrupt.
+/// The width is a run-time value. Rows are slices of [`dim`](Self::dim) values, and no method needs
+/// a heap. Where the compiler knows the width, [`Typed`](crate::codecs::Typed) takes arrays.
 ///
-/// Most codecs' pages are their blocks and nothing else. A codec that keeps some values exactly (`med` in specs)
-/// appends a list of them behind the blocks, as long as the data make it: [`page_bytes_max`](Self::page_bytes_max)
-/// bounds it, [`encode_page`](Self::encode_page) says how long it came out, and wherever bytes of blocks are given,
-/// they are one whole page. Blocks from [`encode`](Self::encode) have no such values, and are a page as they stand.
+/// A block carries no tag: the caller keeps the codec that belongs to its bytes. Blocks of
+/// consecutive tokens, one after the other, form a page. The products take a whole page, so that
+/// run-time choices are made once a page and not once a token.
 ///
-/// # A codec of one's own
-/// Four methods are enough: `dim`, `block_bytes`, `encode`, `decode`. The others have defaults that decode. A faster
-/// codec overrides [`score`](Self::score) and [`accumulate`](Self::accumulate), and where these work in another basis
-/// or in integers, [`query_len`](Self::query_len), [`prepare_query`](Self::prepare_query) and
-/// [`finish`](Self::finish). Caches take it as it is: [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
+/// After an `Err`, outputs hold what they held before the call. The exception is
+/// [`score`](Self::score) with corrupt blocks.
+///
+/// A page of most codecs is its blocks and nothing else. A codec that keeps outliers exactly (`med`
+/// in specs) appends a list of them behind the blocks. The data decide how long the list is:
+/// [`page_bytes_max`](Self::page_bytes_max) bounds it, and [`encode_page`](Self::encode_page)
+/// returns the page's length. Methods that take blocks take one whole page. Blocks from
+/// [`encode`](Self::encode) have no list, and are a valid page without one.
+///
+/// # Your own codec
+/// Four methods are enough: `dim`, `block_bytes`, `encode`, `decode`. The other methods have
+/// defaults that decode. For speed, override [`score`](Self::score) and
+/// [`accumulate`](Self::accumulate). If these work in another basis or in integers, override
+/// [`query_len`](Self::query_len), [`prepare_query`](Self::prepare_query) and
+/// [`finish`](Self::finish) too. Caches take your codec through
+/// [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
 ///
 /// ```
 /// use octaplex::codecs::Codec;
 /// use octaplex::Error;
 ///
-/// /// A value as an eighth.
+/// Stores each value in one byte, in steps of 0.125.
 /// struct Eighths;
 ///
 /// impl Codec for Eighths {
@@ -81,46 +91,54 @@ use scratch::with_scratch;
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Codec: Send + Sync {
-    /// Returns the width: the number of values of a vector.
+    /// Returns the width: the number of values in a vector.
     fn dim(&self) -> usize;
 
-    /// Returns the number of bytes of a block.
+    /// Returns the number of bytes in a block.
     fn block_bytes(&self) -> usize;
 
-    /// Encodes one vector. O(dim log dim) for most.
+    /// Encodes one vector of [`dim`](Self::dim) values into one block. Most codecs take O(dim log
+    /// dim).
     ///
-    /// A codec takes every finite vector whose norm is below 1,024: caches and [`encode_page`](Self::encode_page)
-    /// rely on it, and try only longer ones before they write.
+    /// A codec must accept every finite vector whose norm is below 1,024. Caches and
+    /// [`encode_page`](Self::encode_page) rely on this: only for longer vectors do they try the
+    /// encoding before they write.
     ///
     /// # Errors
-    /// [`Error::NonFinite`], [`Error::Overflow`] where a stored f16 would be infinite, [`Error::Length`].
+    /// [`Error::NonFinite`]; [`Error::Overflow`] if a stored f16 would be infinite;
+    /// [`Error::Length`].
     fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error>;
 
-    /// Decodes one block. Any bytes are allowed.
+    /// Decodes one block into [`dim`](Self::dim) values. Any bytes are allowed.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where a stored scale is not finite, [`Error::Length`].
+    /// [`Error::Corrupt`] if a stored scale is not finite; [`Error::Length`].
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error>;
 
-    /// Returns the most bytes that a page of `tokens` vectors takes. For most codecs a page always takes this many.
+    /// Returns the largest number of bytes that a page of `tokens` vectors takes. A page of most
+    /// codecs always takes exactly this many.
     fn page_bytes_max(&self, tokens: usize) -> usize {
         tokens * self.block_bytes()
     }
 
-    /// Encodes rows into the front of `page`, [`page_bytes_max`](Self::page_bytes_max) bytes, all or none; returns
-    /// how many bytes it took. For most codecs, the blocks that [`encode`](Self::encode) gives.
+    /// Encodes rows into the front of `page` and returns the number of bytes used. `page` must have
+    /// [`page_bytes_max`](Self::page_bytes_max) bytes.
+    ///
+    /// Either all rows are encoded or none. For most codecs the page equals the blocks that
+    /// [`encode`](Self::encode) writes.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode); indices count over the whole of `rows`.
+    /// As [`encode`](Self::encode). Indices in errors count over the whole of `rows`.
     fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
         encode_blocks(self, rows, page)
     }
 
-    /// (tokens, bytes) of the page at the head of `bytes`, which holds whole pages of `tokens` vectors each, but for
-    /// the last one, which may be shorter.
+    /// Returns (tokens, bytes) of the first page in `bytes`.
+    ///
+    /// `bytes` holds pages of `tokens` vectors each. The last page may be shorter.
     ///
     /// # Errors
-    /// [`Error::Length`] where the bytes end inside a page.
+    /// [`Error::Length`] if the bytes end inside a page.
     fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
         first_blocks(bytes, self.block_bytes(), tokens)
     }
@@ -128,22 +146,25 @@ pub trait Codec: Send + Sync {
     /// Decodes a page into rows, all or none. Any bytes are allowed.
     ///
     /// # Errors
-    /// As [`decode`](Self::decode); [`Error::Length`] where the page is of another length than its flags say.
+    /// As [`decode`](Self::decode). [`Error::Length`] if the page does not have the length that its
+    /// flags announce.
     fn decode_page(&self, page: &[u8], rows: &mut [f32]) -> Result<(), Error> {
         decode_blocks(self, page, rows)
     }
 
-    /// Returns the number of words of a prepared query, at most 2·[`dim`](Self::dim).
+    /// Returns the number of words in a prepared query, at most 2·[`dim`](Self::dim).
     fn query_len(&self) -> usize {
         self.dim()
     }
 
-    /// Prepares a query once for all pages: rotates it, and quantises it where the codec scores in integers. What the
-    /// [`query_len`](Self::query_len) words mean is the codec's own affair; another codec's refuse them or score
-    /// nonsense. The default is the query itself.
+    /// Prepares a query once for all pages: rotates it, and quantises it if the codec scores in
+    /// integers.
+    ///
+    /// The meaning of the [`query_len`](Self::query_len) words is private to the codec. Passing
+    /// them to another codec returns an error or meaningless scores. The default copies the query.
     ///
     /// # Errors
-    /// [`Error::NonFinite`]; [`Error::Overflow`] for values of 2⁵⁸ and up; [`Error::Length`].
+    /// [`Error::NonFinite`]; [`Error::Overflow`] for magnitudes of 2⁵⁸ and more; [`Error::Length`].
     fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
         Error::expect_length("values of a query", self.dim(), q.len())?;
         Error::expect_length("words of a prepared query", self.dim(), query.len())?;
@@ -152,12 +173,15 @@ pub trait Codec: Send + Sync {
         Ok(())
     }
 
-    /// Scores q·k̂ of every prepared query with every block, laid out \[query]\[block]: several queries (the heads
-    /// that share a key under grouped-query attention) take one pass over the blocks. The default decodes.
+    /// Scores q·k̂ of every prepared query with every block, laid out \[query]\[block].
+    ///
+    /// Query heads that share a key under grouped-query attention share one pass over the blocks.
+    /// The default decodes each block.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::Unsupported`] for queries that a codec of another kind prepared; [`Error::Corrupt`], behind which
-    /// `scores` may be zeros. All others leave them alone.
+    /// [`Error::Length`]; [`Error::Unsupported`] for queries that a codec of another kind prepared;
+    /// [`Error::Corrupt`]. After `Corrupt`, `scores` may be zeros. After the others, `scores` is
+    /// unchanged.
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let (dim, bytes) = (self.dim(), self.block_bytes());
         let count = check_score(queries, blocks, bytes, scores)?;
@@ -172,12 +196,14 @@ pub trait Codec: Send + Sync {
         })
     }
 
-    /// acc\[query] += Σ weight·v̂ over the blocks, *in the codec's own basis*; weights are laid out \[query]\[block],
-    /// sums \[query]\[dim]. Start from zeros, and call [`finish`](Self::finish) once after the last page. The default
-    /// decodes.
+    /// Adds Σ weight·v̂ over the blocks to `acc`, *in the codec's own basis*.
+    ///
+    /// Weights are laid out \[query]\[block], sums \[query]\[dim]. Start from zeros, and call
+    /// [`finish`](Self::finish) once after the last page. The default decodes each block.
     ///
     /// # Errors
-    /// [`Error::Length`], [`Error::NonFinite`] and [`Error::Weight`] for the weights, [`Error::Corrupt`].
+    /// [`Error::Length`]; [`Error::NonFinite`] and [`Error::Weight`] for the weights;
+    /// [`Error::Corrupt`].
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let dim = self.dim();
         let count = check_accumulate(weights, blocks, self.block_bytes(), acc, dim)?;
@@ -189,11 +215,14 @@ pub trait Codec: Send + Sync {
         })
     }
 
-    /// Brings accumulated rows back to the vectors' basis: one inverse rotation an output, not one a token. Values
-    /// beyond whole rows are left alone. The default does nothing.
+    /// Brings accumulated rows back to the basis of the vectors.
+    ///
+    /// This costs one inverse rotation an output, not one a token. Values beyond whole rows stay as
+    /// they are. The default does nothing.
     fn finish(&self, _acc: &mut [f32]) {}
 
-    /// How pages of a cache keep this codec's rows: as blocks, unless the codec implements [`Planes`].
+    /// Returns how pages of a cache keep this codec's rows. The default is blocks; codecs that
+    /// implement [`Planes`] return themselves.
     fn pages(&self) -> Pages<'_> {
         Pages::Blocks
     }
@@ -205,7 +234,10 @@ impl core::fmt::Debug for dyn Codec + '_ {
     }
 }
 
-/// Calls `f` with the number and the values of each block.
+/// Decodes the blocks one after the other, and calls `f` with the index and the values of each.
+///
+/// The default methods call this twice: a first pass that only looks for corrupt blocks keeps the
+/// promise of "all or none".
 fn each_decoded<C: Codec + ?Sized>(
     codec: &C,
     blocks: &[u8],
@@ -220,7 +252,7 @@ fn each_decoded<C: Codec + ?Sized>(
     })
 }
 
-/// Encodes vectors into blocks one after the other, all or none.
+/// Encodes vectors into consecutive blocks, all or none. The default of [`Codec::encode_page`].
 pub(crate) fn encode_blocks<C: Codec + ?Sized>(
     codec: &C,
     rows: &[f32],
@@ -229,7 +261,11 @@ pub(crate) fn encode_blocks<C: Codec + ?Sized>(
     encode_blocks_by(codec, None, rows, page, |x, block| codec.encode(x, block))
 }
 
-/// The same by a codec's own way to encode a row, on memory that rows share, and on a backend where one is at hand.
+/// Encodes vectors into consecutive blocks with the given `encode`, all or none.
+///
+/// Codecs use it to share scratch memory between rows. `backend` speeds up the check for rows that
+/// might be refused. Only if there is such a row, all rows are first encoded into a block that is
+/// thrown away: so no byte of `page` changes if one of them fails.
 pub(crate) fn encode_blocks_by<C: Codec + ?Sized>(
     codec: &C,
     backend: Option<Kernels>,
@@ -252,7 +288,7 @@ pub(crate) fn encode_blocks_by<C: Codec + ?Sized>(
     Ok(page.len())
 }
 
-/// Decodes blocks one after the other, all or none.
+/// Decodes consecutive blocks into rows, all or none. The default of [`Codec::decode_page`].
 pub(crate) fn decode_blocks<C: Codec + ?Sized>(
     codec: &C,
     page: &[u8],

@@ -1,13 +1,13 @@
-//! What is convenient where there is a heap: any number of rows, in pages, into vectors of their own.
+//! Conveniences of `dyn Codec` for programs with a heap: any number of rows, results in vectors.
 
 use crate::Error;
 use crate::codec::{Codec, at_row, count_rows};
 use alloc::{vec, vec::Vec};
 
-/// Rows encoded in one call.
+/// The number of rows in a page that `encode_rows` writes.
 const PAGE: usize = 64;
 
-/// Rows of any number, [`dim`](Codec::dim) values each, and results on the heap.
+/// Methods that take any number of rows, [`dim`](Codec::dim) values each, and return vectors.
 ///
 /// ```
 /// use octaplex::codecs::Stream;
@@ -21,8 +21,10 @@ const PAGE: usize = 64;
 /// # Ok::<(), octaplex::Error>(())
 /// ```
 impl dyn Codec + '_ {
-    /// Encodes rows, in pages of 64 (with the feature `rayon`, on all cores). For most codecs that is one block after
-    /// the other; those that keep outliers (`med`) append them to each page.
+    /// Encodes rows in pages of 64. With the feature `rayon` it uses all cores.
+    ///
+    /// For most codecs the result is one block after the other. Codecs that keep outliers (`med`)
+    /// append a list to each page.
     ///
     /// # Errors
     /// As [`encode_page`](Codec::encode_page).
@@ -39,7 +41,7 @@ impl dyn Codec + '_ {
             use rayon::prelude::*;
             let pages = rows.par_chunks(PAGE * dim).zip(blocks.par_chunks_mut(page_bytes));
             let results: Vec<_> = pages.enumerate().map(encode).collect();
-            results.into_iter().collect::<Result<_, Error>>()? // the first page's error, not the fastest one's
+            results.into_iter().collect::<Result<_, Error>>()? // the error of the first page, not of the fastest thread
         };
         #[cfg(not(feature = "rayon"))]
         let used: Vec<usize> = {
@@ -55,11 +57,13 @@ impl dyn Codec + '_ {
         Ok(blocks)
     }
 
-    /// The longest run of whole pages at the head of `blocks` that has at most `rows` rows, as (rows, bytes): where
-    /// one may cut what `encode_rows` returned.
+    /// Returns (rows, bytes) of the longest run of whole pages at the front of `blocks` with at
+    /// most `rows` rows.
+    ///
+    /// Use it to cut what `encode_rows` returned: a page cannot be cut in the middle.
     ///
     /// # Errors
-    /// [`Error::Length`] where the bytes end inside a page.
+    /// [`Error::Length`] if the bytes end inside a page.
     pub fn split_rows(&self, blocks: &[u8], rows: usize) -> Result<(usize, usize), Error> {
         let mut taken = (0, 0);
         while taken.1 < blocks.len() {
@@ -72,7 +76,7 @@ impl dyn Codec + '_ {
         Ok(taken)
     }
 
-    /// Decodes blocks into rows.
+    /// Decodes pages from [`encode_rows`](Self::encode_rows) into rows.
     ///
     /// # Errors
     /// As [`decode`](Codec::decode).
@@ -120,7 +124,8 @@ impl dyn Codec + '_ {
         Ok(scores)
     }
 
-    /// Σ weight·v̂ over the blocks for every row of `weights` (\[output]\[block]), in the vectors' own basis.
+    /// Returns Σ weight·v̂ over the blocks for every row of `weights`, in the basis of the vectors.
+    /// Weights are laid out \[output]\[block].
     ///
     /// # Errors
     /// As [`accumulate`](Codec::accumulate).
@@ -145,8 +150,10 @@ impl dyn Codec + '_ {
         Ok(outputs)
     }
 
-    /// The pages of `blocks`: where each begins, its rows and bytes. Codecs whose pages are their blocks and nothing
-    /// else have one.
+    /// Returns where each page of `blocks` begins, with its rows and bytes.
+    ///
+    /// If pages of the codec are their blocks and nothing else, all rows form one page: then one
+    /// call scores them all.
     #[allow(clippy::type_complexity)]
     fn split_pages(&self, blocks: &[u8]) -> Result<Vec<(usize, (usize, usize))>, Error> {
         let tokens = if self.page_bytes_max(2) == 2 * self.block_bytes() { usize::MAX } else { PAGE };
@@ -160,7 +167,7 @@ impl dyn Codec + '_ {
     }
 }
 
-/// The same error for blocks that have `rows` before them.
+/// Adds the number of rows in earlier pages to the block number of an error.
 fn after(error: Error, rows: usize) -> Error {
     match error {
         Error::Corrupt { block } => Error::Corrupt { block: rows + block },

@@ -1,24 +1,31 @@
-//! The logarithm, sine and cosine that decide bytes: random matrices, and so every block behind a dense rotation or
-//! sketch, depend on the last bit of these, which a library of mathematics may change from one version to the next.
+//! A logarithm, sine and cosine that give the same bits on every machine and in every version.
 //!
-//! They are fdlibm's (FreeBSD's `e_log.c`, `k_sin.c`, `k_cos.c` and, up to 9π/4, `e_rem_pio2.c`), without the branches for
-//! arguments that a random number does not have. Its error bound, one unit in the last place, holds; plain f64
-//! operations in this order, so the bits are the same on every machine. The notice that comes with it:
+//! Random matrices depend on the last bit of these functions, and with them all blocks behind a
+//! dense rotation or sketch. A mathematics library may change that bit from one version to the
+//! next.
+//!
+//! The code is fdlibm's: FreeBSD's `e_log.c`, `k_sin.c`, `k_cos.c`, and `e_rem_pio2.c` up to 9π/4.
+//! Branches for arguments that a random number cannot have are left out. Its error bound, one unit
+//! in the last place, still holds. It uses plain f64 operations in a fixed order. The notice that
+//! belongs to it:
 //!
 //! > Copyright (C) 1993 by Sun Microsystems, Inc. All rights reserved.
 //! > Developed at SunPro, a Sun Microsystems, Inc. business.
 //! > Permission to use, copy, modify, and distribute this software is freely granted, provided that this notice is
 //! > preserved.
 //!
-//! What a board without a heap needs of it, [`inverse_sqrt`], has no f64, whose arithmetic would take flash.
+//! [`inverse_sqrt`] is also for microcontrollers without a heap. It has no f64, whose emulation
+//! would take flash.
 #![cfg_attr(not(feature = "alloc"), allow(dead_code))]
 
 use crate::backend::Kernels;
 
-/// 1/√n as an f32, to nearest, for n from 1 to 4,096.
+/// Returns 1/√n rounded to the nearest f32, for n from 1 to 4,096.
 ///
-/// The quotient of two f32 is wrong by a unit in the last place at most. With y = m·2⁻ᵏ, 1/√n is above y's upper neighbours'
-/// midpoint where (2m+1)²·n < 4ᵏ⁺¹, and below the lower where (2m-1)²·n is more; both are whole numbers.
+/// The quotient of two f32 is wrong by at most one unit in the last place, so a test of both
+/// neighbours corrects it. Let y = m·2⁻ᵏ. The exact result lies above the midpoint to the next f32
+/// if (2m+1)²·n < 4ᵏ⁺¹. It lies below the midpoint to the previous one if (2m-1)²·n > 4ᵏ⁺¹. Both
+/// sides are integers, so the test is exact.
 pub(crate) fn inverse_sqrt(n: usize) -> f32 {
     let bits = (1.0 / Kernels::SCALAR.sqrt(n as f32)).to_bits();
     let twice = 2 * u64::from(bits & 0x7f_ffff | 0x80_0000);
@@ -27,10 +34,11 @@ pub(crate) fn inverse_sqrt(n: usize) -> f32 {
     f32::from_bits(bits + u32::from(above < one) - u32::from(below > one))
 }
 
-/// ln x for a positive normal number.
+/// Returns ln x for a positive normal number.
 ///
-/// x = 2ᵏ(1+f) with 1+f within [√½, √2); ln(1+f) = f - f²/2 + s(f²/2 + R) with s = f/(2+f), and R a polynomial in s²
-/// that is wrong by 2⁻⁵⁸·⁴⁵ at most. ln 2 is split so that k times its high part is exact.
+/// Write x = 2ᵏ(1+f) with 1+f in [√½, √2). Then ln(1+f) = f - f²/2 + s(f²/2 + R) with s = f/(2+f).
+/// R is a polynomial in s² with an error of at most 2⁻⁵⁸·⁴⁵. ln 2 is split in two, so that k times
+/// its high part is exact.
 pub(crate) fn ln(x: f64) -> f64 {
     const LN_2: [f64; 2] = [0.6931471803691238, 1.9082149292705877e-10];
     const R: [f64; 7] = [
@@ -42,7 +50,7 @@ pub(crate) fn ln(x: f64) -> f64 {
         0.15313837699209373,
         0.14798198605116586,
     ];
-    /// The upper words of 1 and √½.
+    /// The upper 32 bits of 1 and of √½.
     const ONE: u64 = 0x3ff0_0000;
     const ROOT: u64 = 0x3fe6_a09e;
 
@@ -59,16 +67,18 @@ pub(crate) fn ln(x: f64) -> f64 {
     s * (half + (odd + even)) + k * LN_2[1] - half + f + k * LN_2[0]
 }
 
-/// sin x and cos x for x from 0 to 9π/4.
+/// Returns sin x and cos x for x from 0 to 9π/4.
 ///
-/// x less its nearest multiple n of π/2 is kept in two numbers, y and its tail. π/2 is taken off in pieces of 33 bits:
-/// two of them where x is no closer to that multiple than 2⁻²⁰ of itself, more where subtracting cancels.
+/// First x is reduced by its nearest multiple n of π/2, into y and a small tail. π/2 is subtracted
+/// in pieces of 33 bits. Two pieces are enough unless x is very close to the multiple (2⁻²⁰ of x),
+/// where subtracting cancels most bits.
 pub(crate) fn sin_cos(x: f64) -> [f64; 2] {
-    /// The upper words of odd multiples of π/4: which multiple of π/2 is nearest.
+    /// The upper words of odd multiples of π/4. Between them lies the range of each multiple of
+    /// π/2.
     const BETWEEN: [u32; 4] = [0x3fe9_21fb, 0x4002_d97c, 0x400f_6a7a, 0x4015_fdbc];
-    /// The upper words of π/2, π, 3π/2 and 2π.
+    /// The upper words of π/2, π, 3π/2 and 2π. Only near these can bits cancel.
     const MULTIPLES: [u32; 4] = [0x3ff9_21fb, 0x4009_21fb, 0x4012_d97c, 0x4019_21fb];
-    /// The first, second and third 33 bits of π/2, each with what is behind it.
+    /// The first, second and third 33 bits of π/2, each with the remainder behind it.
     const HALF_PI: [[f64; 2]; 3] = [
         [1.5707963267341256, 6.077100506506192e-11],
         [6.077100506303966e-11, 2.0222662487959506e-21],
@@ -106,7 +116,8 @@ pub(crate) fn sin_cos(x: f64) -> [f64; 2] {
     }
 }
 
-/// sin x = x + x³(S₀ + S₁x² + …) for x up to π/4, wrong by 2⁻⁵⁸ of x at most.
+/// Coefficients of sin x = x + x³(S₀ + S₁x² + …) for x up to π/4, with an error of at most 2⁻⁵⁸ of
+/// x.
 const SIN: [f64; 6] = [
     -0.16666666666666632,
     0.00833333333332249,
@@ -116,23 +127,26 @@ const SIN: [f64; 6] = [
     1.58969099521155e-10,
 ];
 
-/// S₁ + S₂z + … + S₅z⁴ with z = x².
+/// Returns S₁ + S₂z + … + S₅z⁴ with z = x².
 fn sin_rest(z: f64) -> f64 {
     SIN[1] + z * (SIN[2] + z * SIN[3]) + z * (z * z) * (SIN[4] + z * SIN[5])
 }
 
+/// Returns sin x for x up to π/4.
 fn sin_small(x: f64) -> f64 {
     let z = x * x;
     x + z * x * (SIN[0] + z * sin_rest(z))
 }
 
+/// Returns sin(x + tail) for x up to π/4 and a tail below its last place.
 fn sin_with_tail(x: f64, tail: f64) -> f64 {
     let z = x * x;
     let cube = z * x;
     x - ((z * (0.5 * tail - cube * sin_rest(z)) - tail) - cube * SIN[0])
 }
 
-/// cos(x + tail) = 1 - x²/2 + x⁴(C₀ + C₁x² + …) - x·tail for x up to π/4, wrong by 2⁻⁵⁸ at most.
+/// Returns cos(x + tail) = 1 - x²/2 + x⁴(C₀ + C₁x² + …) - x·tail for x up to π/4, with an error of
+/// at most 2⁻⁵⁸.
 fn cos_small(x: f64, tail: f64) -> f64 {
     const COS: [f64; 6] = [
         0.0416666666666666,
@@ -163,18 +177,20 @@ mod tests {
         }
     }
 
-    /// Numbers from 0 to 1 at a stride that visits every exponent and low bit, with those at the ends.
+    /// Numbers from 0 to 1: spread over every exponent and low bit, and the ends of the range.
     fn units(count: u64) -> impl Iterator<Item = f64> {
         const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0; // 2⁻⁵³
         let spread = (0..count).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11) as f64 * UNIT);
-        // Around 1, ½, ¼ …: powers of two of the logarithm, multiples of π/2 of the angle.
+        // Around 1, ½, ¼ …: where the logarithm's power of two and the angle's multiple of π/2
+        // change.
         let close = (0..53)
             .flat_map(|k| (0..8).map(move |i| ((1u64 << 53 >> k) - i.min(1u64 << 53 >> k)) as f64 * UNIT));
         let turns = (0..8).flat_map(|k| (0..64u64).map(move |i| ((k << 50) + i) as f64 * UNIT));
         spread.chain(close).chain(turns)
     }
 
-    /// All arguments that the Gaussian stream has: ln of a unit above 0, sine and cosine of a turn's part.
+    /// All results for the arguments of the Gaussian stream: ln of a unit above 0, sine and cosine
+    /// of a part of a turn.
     fn all(count: u64) -> impl Iterator<Item = (f64, [f64; 3])> {
         units(count).map(|u| {
             let [sin, cos] = sin_cos(2.0 * PI * u);
@@ -182,8 +198,9 @@ mod tests {
         })
     }
 
-    /// Frozen: a changed bit is a changed format. Made with libm 0.2.16, whose results these are on all of 46 million
-    /// arguments that were compared once: 30 million random ones, the rest around powers of two and multiples of π/4.
+    /// A changed bit would be a changed format. The hash comes from libm 0.2.16. Both agreed on 46
+    /// million arguments: 30 million random ones, the others around powers of two and multiples of
+    /// π/4.
     #[test]
     fn bits_are_frozen() {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
@@ -195,7 +212,8 @@ mod tests {
         assert_eq!(hash, 0x0868_3a0b_56c1_9390);
     }
 
-    /// Against the platform's, which are within one unit in the last place themselves.
+    /// Compares with the platform's functions, which are themselves within one unit in the last
+    /// place.
     #[test]
     fn errors_are_within_two_units_in_the_last_place() {
         let units = |x: f64, exact: f64| (x.to_bits() as i64).abs_diff(exact.to_bits() as i64);

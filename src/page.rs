@@ -1,11 +1,14 @@
-//! What a page is made of: how the keys, or the values, of one head lie in bytes.
+//! Pages: how the keys, or the values, of one head lie in bytes.
 //!
-//! A page holds the keys and values of 64, 128 or 256 consecutive tokens. [`Shape`] says how many bytes each side of a
-//! head takes, and is the one place that decides between the formats. [`PageFormat`] reads and writes these bytes. The
-//! cache, snapshots and chunks know pages through these two alone.
+//! A page holds the keys and values of 64, 128 or 256 consecutive tokens. Two types hide the
+//! formats from the cache, from snapshots and from chunks:
+//!
+//! * [`Shape`] chooses the format and computes how many bytes each part takes. Nothing else decides
+//!   that.
+//! * [`PageFormat`] reads and writes these bytes.
 //!
 //! ```text
-//! blocks   rows    │ block of token 0 │ block of token 1 │ …                (then a list, for codecs that keep outliers)
+//! blocks   rows    │ block of token 0 │ block of token 1 │ …     (then a list, if the codec keeps outliers)
 //!          centre  │ mean of the keys, f16
 //!
 //! lean     rows    │ planes of token 0 │ planes of token 1 │ …
@@ -17,8 +20,8 @@
 //!          norms   │ of the fine half │ of the coarse half
 //! ```
 //!
-//! [`Balance`] is what keys pass through before they reach any format: their channels are divided, and sorted where a
-//! format codes some channels more finely.
+//! Keys pass through [`Balance`] before they reach any format. It divides channels by their scale.
+//! If the format codes some channels more finely, it also sorts them.
 
 mod balance;
 mod blocks;
@@ -43,31 +46,35 @@ use lean::Lean;
 /// The bytes of one side of a head: its keys or its values.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Part<'a> {
-    /// Rows, behind [`Shape::lead`] bytes that are not theirs.
+    /// The rows, after [`Shape::lead`] bytes that belong to something else.
     pub(crate) rows: &'a [u8],
-    /// What was taken from every row; empty where nothing was.
+    /// The encoded mean that was subtracted from every row. Empty if none was.
     pub(crate) centre: &'a [u8],
-    /// The norms of all rows, where they are not in the rows.
+    /// The norms of all rows. Empty if the rows contain them.
     pub(crate) norms: &'a [u8],
-    /// Rows that are read after these, if that is known.
+    /// Rows that will be read next, to prefetch. Empty if unknown.
     pub(crate) ahead: &'a [u8],
 }
 
-/// The same, to be written. Rows have no bytes in front of them.
+/// The bytes of one side of a head, for writing. Unlike [`Part`], no bytes stand in front of the
+/// rows.
 pub(crate) struct PartMut<'a> {
     pub(crate) rows: &'a mut [u8],
     pub(crate) centre: &'a mut [u8],
     pub(crate) norms: &'a mut [u8],
 }
 
-/// Queries in the basis of the pages' keys, and prepared by their codec.
+/// Queries of one call, in two forms.
 pub(crate) struct Queries<'a> {
+    /// The queries in the basis of the stored keys, row after row. Products with centres need them.
     pub(crate) rows: &'a [f32],
+    /// The same queries as the codec prepared them.
     pub(crate) prepared: &'a [&'a [f32]],
 }
 
 impl Queries<'_> {
-    /// Adds to offsets, \[query]\[page], what the centre of one page gives: a centre in f16, or none.
+    /// Adds q·centre of one page to `offsets`, laid out \[query]\[page]. `centre` is in f16, or
+    /// empty.
     fn score_centre(&self, backend: Kernels, dim: usize, page: usize, centre: &[u8], offsets: &mut [f32]) {
         let pages = offsets.len() / self.prepared.len().max(1);
         score_floats(backend, self.rows, dim, centre, offsets[page..].iter_mut().step_by(pages));
@@ -76,30 +83,35 @@ impl Queries<'_> {
 
 /// Reads and writes one side of a head of a page.
 ///
-/// Preparing a query and finishing a sum are the codec's own: they do not depend on a page.
+/// Preparing queries and finishing sums do not depend on the page, so the codec does these itself.
 pub(crate) trait PageFormat {
-    /// Stores the mean of a page's rows, and subtracts what was stored from them.
+    /// Stores the mean of a page's rows in `centre`, and subtracts the stored value from the rows.
+    /// Subtracting what was stored, not the exact mean, keeps its rounding error out of the result.
     fn take_centre(&self, rows: &mut [f32], centre: &mut [u8]) -> Result<(), Error>;
 
-    /// Reads what [`take_centre`](Self::take_centre) has stored.
+    /// Decodes the mean that [`take_centre`](Self::take_centre) stored.
     #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "cells read centres"))]
     fn read_centre(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error>;
 
-    /// Encodes rows from which the centre has been taken. Returns how many bytes the rows take. After an error the part may
-    /// hold anything.
+    /// Encodes rows from which the centre was subtracted, and returns the number of bytes of the
+    /// rows.
+    ///
+    /// After an error the part may hold anything.
     fn encode(&self, rows: &[f32], part: &mut PartMut) -> Result<usize, Error>;
 
-    /// Decodes tokens of a page, and adds the centre.
+    /// Decodes the given tokens of a page, and adds the centre.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], whose block is counted within the page.
+    /// [`Error::Corrupt`], with the block counted within the page.
     fn decode(&self, part: &Part, tokens: Range<usize>, x: &mut [f32]) -> Result<(), Error>;
 
-    /// Scores pages one after the other: scores are laid out \[page]\[query]\[token]. They lack what a page's centre adds
-    /// to all its tokens. That is added to `offsets`, \[query]\[page].
+    /// Scores pages one after the other, laid out \[page]\[query]\[token].
+    ///
+    /// The scores lack q·centre, which is the same for all tokens of a page. It is added to
+    /// `offsets`, laid out \[query]\[page].
     ///
     /// # Errors
-    /// As [`Codec::score`]; a corrupt block is counted within its page.
+    /// As [`Codec::score`], with a corrupt block counted within its page.
     fn score(
         &self,
         queries: &Queries,
@@ -108,11 +120,12 @@ pub(crate) trait PageFormat {
         offsets: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Adds a page's rows in the codec's basis, weights laid out \[query]\[token].
+    /// Adds the weighted rows of a page to `acc`, in the codec's basis. Weights are laid out
+    /// \[query]\[token].
     fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error>;
 }
 
-/// The format that a shape stands for, of one codec.
+/// The page format that belongs to a shape and a codec.
 #[allow(clippy::large_enum_variant, reason = "it lives on the stack, for one call")]
 pub(crate) enum Format<'a> {
     Blocks(Blocks<'a>),
@@ -130,7 +143,7 @@ impl<'a> Deref for Format<'a> {
     }
 }
 
-/// The same error, its block counted over all pages of so many tokens.
+/// Converts the block number of an error from one page to a run of pages with `tokens` tokens each.
 pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
     match error {
         Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
@@ -139,7 +152,7 @@ pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
 }
 
 impl Shape {
-    /// The format of this shape for a codec, on a backend's kernels.
+    /// Returns the format of this shape for a codec and a backend.
     pub(crate) fn of<'a>(&self, codec: &'a dyn Codec, backend: Kernels) -> Format<'a> {
         match Lean::new(codec, self, backend) {
             Some(lean) => Format::Lean(lean),

@@ -1,11 +1,23 @@
-//! Random rotations: they spread a vector's energy evenly, so that one scalar codebook fits every coordinate.
+//! Random rotations. They spread a vector's energy evenly, so that one scalar codebook fits every
+//! coordinate.
 //!
-//! `wht`: R = (H·diag(s)/√D)^rounds with the Hadamard matrix H = Sylvester ⊗ base (base 1, 12, 20, 28 or 12·12; no
-//! width is padded) and seeded signs s, the same in every round. O(D log D) a vector, 2.3 KiB of state at any width (masks
-//! as the kernel takes them: signs kept as bits would cost more to spread than the state is worth).
+//! `wht` is R = (H·diag(s)/√D)^rounds. The signs s are seeded, and the same in every round. H is
+//! the Hadamard matrix Sylvester ⊗ base, with a base of order 1, 12, 20, 28 or 12·12. So no width
+//! is padded. A rotation takes O(D log D). The state is 2.3 KiB at any width: it stores sign masks
+//! of 32 bits as kernels take them, because expanding single bits each time would cost more.
 //!
-//! `haar`: a dense orthogonal matrix, uniform over the orthogonal group: the Q of a Gaussian matrix by Householder
-//! reflections, columns signed by R's diagonal. O(D²) a vector, 8·D² bytes of state, O(D³) to build.
+//! ```text
+//! one round, D = 4      signs    neighbours        two apart    scale
+//!
+//!                  x₀ ─ · s₀ ── a₀ = x₀ + x₁ ─── a₀ + a₂ ── · 1/√D
+//!                  x₁ ─ · s₁ ── a₁ = x₀ - x₁ ─── a₁ + a₃ ── · 1/√D
+//!                  x₂ ─ · s₂ ── a₂ = x₂ + x₃ ─── a₀ - a₂ ── · 1/√D
+//!                  x₃ ─ · s₃ ── a₃ = x₂ - x₃ ─── a₁ - a₃ ── · 1/√D
+//! ```
+//!
+//! `haar` is a dense orthogonal matrix, uniform over the orthogonal group. It is the Q of a
+//! Gaussian matrix by Householder reflections, with columns signed by the diagonal of R. A rotation
+//! takes O(D²), the state 8·D² bytes, and building it O(D³).
 
 use crate::Error;
 use crate::backend::Kernels;
@@ -15,7 +27,7 @@ use crate::stream::{Purpose, Stream};
 use alloc::{boxed::Box, vec, vec::Vec};
 use octaplex_arch::MAX_DIM;
 
-/// Which family of rotations.
+/// A family of rotations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RotationKind {
     /// Seeded signs and the Walsh-Hadamard transform.
@@ -28,10 +40,10 @@ pub enum RotationKind {
 /// A rotation of `dim`-dimensional space.
 #[derive(Clone, Debug)]
 pub(crate) struct Rotation {
-    /// Sign masks, of which `dim` are used; zeros for `haar`.
+    /// Sign masks, `dim` of them in use. All zero for `haar`.
     signs: [u32; MAX_DIM],
     dim: usize,
-    /// 0: no rotation at all.
+    /// The number of rounds. 0 leaves vectors as they are.
     rounds: u8,
     /// 1/√dim.
     scale: f32,
@@ -40,7 +52,7 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Coordinates stay as they are.
+    /// Creates the rotation that changes nothing.
     pub(crate) fn identity(dim: usize) -> Self {
         Self {
             signs: [0; MAX_DIM],
@@ -52,10 +64,10 @@ impl Rotation {
         }
     }
 
-    /// `rounds` rounds of seeded signs and Walsh-Hadamard transform.
+    /// Creates a rotation of `rounds` rounds of seeded signs and the Walsh-Hadamard transform.
     ///
     /// # Errors
-    /// [`Error::Width`] where no Hadamard matrix of order `dim` is offered.
+    /// [`Error::Width`] if there is no Hadamard matrix of order `dim`.
     pub(crate) fn wht(
         dim: usize,
         rounds: u8,
@@ -71,7 +83,7 @@ impl Rotation {
         Ok(rotation)
     }
 
-    /// A dense random rotation.
+    /// Creates a dense random rotation.
     #[cfg(feature = "alloc")]
     pub(crate) fn haar(dim: usize, seed: u64, stream: Stream) -> Result<Self, Error> {
         Ok(Self { dense: Some(Dense::haar(dim, seed, stream)), ..Self::identity(dim) })
@@ -82,16 +94,17 @@ impl Rotation {
         Err(Error::Unsupported { why: "rotation=haar needs the feature alloc; use rotation=wht" })
     }
 
-    /// The width.
+    /// Returns the width.
     pub(crate) fn dim(&self) -> usize {
         self.dim
     }
 
+    /// Returns the sign masks: 0, or the sign bit of an f32.
     pub(crate) fn signs(&self) -> &[u32] {
         &self.signs[..self.dim]
     }
 
-    /// x ← R·x.
+    /// Rotates a vector in place: x ← R·x.
     pub(crate) fn forward(&self, backend: Kernels, x: &mut [f32]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
@@ -102,7 +115,9 @@ impl Rotation {
         }
     }
 
-    /// x ← √dim·R·x: the last round's butterflies are not scaled. For `wht`.
+    /// Rotates a vector in place without the last scaling: x ← √dim·R·x. For `wht` only.
+    ///
+    /// A codec that divides by the norm afterwards folds the factor 1/√dim into that.
     pub(crate) fn forward_unscaled(&self, backend: Kernels, x: &mut [f32]) {
         for round in 1..=self.rounds {
             let scale = if round == self.rounds { 1.0 } else { self.scale };
@@ -110,7 +125,7 @@ impl Rotation {
         }
     }
 
-    /// x ← R⁻¹·x.
+    /// Rotates a vector back in place: x ← R⁻¹·x.
     pub(crate) fn inverse(&self, backend: Kernels, x: &mut [f32]) {
         #[cfg(feature = "alloc")]
         if let Some(dense) = &self.dense {
@@ -121,13 +136,13 @@ impl Rotation {
         }
     }
 
-    /// The same for each whole row.
+    /// Rotates every whole row back in place.
     pub(crate) fn inverse_rows(&self, backend: Kernels, rows: &mut [f32]) {
         rows.chunks_exact_mut(self.dim).for_each(|x| self.inverse(backend, x));
     }
 }
 
-/// x ← M·x, for a matrix given column by column.
+/// Multiplies a vector by a matrix that is stored column by column: x ← M·x.
 #[cfg(feature = "alloc")]
 pub(crate) fn multiply_columns(backend: Kernels, columns: &[f32], x: &mut [f32]) {
     let mut input = [0.0; MAX_DIM];
@@ -136,7 +151,8 @@ pub(crate) fn multiply_columns(backend: Kernels, columns: &[f32], x: &mut [f32])
     backend.multiply_columns(columns, input, x);
 }
 
-/// Q and its transpose, rounded to f32. `columns` holds Q column by column, `rows` row by row: the columns of Qᵀ.
+/// Q and its transpose, rounded to f32. `columns` holds Q column by column. `rows` holds it row by
+/// row, which is Qᵀ column by column.
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 struct Dense {
@@ -146,8 +162,11 @@ struct Dense {
 
 #[cfg(feature = "alloc")]
 impl Dense {
-    /// Householder: for each column k, x = A[k.., k], α = -sgn(x₀)·‖x‖, v = x - α·e₀, β = 2/v·v,
-    /// A ← A - βv(vᵀA), Q ← Q - β(Qv)vᵀ; at the end column k of Q times sgn(R_kk). All sums in index order, f64.
+    /// Computes Q by Householder reflections, in f64 and with all sums in index order.
+    ///
+    /// For each column k: x = A[k.., k], α = -sgn(x₀)·‖x‖, v = x - α·e₀, β = 2/v·v, A ← A -
+    /// βv(vᵀA), Q ← Q - β(Qv)vᵀ. At the end, column k of Q is multiplied by sgn(R_kk), which makes
+    /// Q uniform.
     fn haar(dim: usize, seed: u64, stream: Stream) -> Self {
         let mut random = stream.random(seed, Purpose::RotationMatrix, 0);
         let mut a: Vec<f64> = Vec::with_capacity(dim * dim);

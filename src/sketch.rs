@@ -1,13 +1,18 @@
-//! Sign sketches (QJL): one bit a coordinate of a transformed vector, and an unbiased estimate of its product with
-//! a query that was transformed the same way but kept its values.
+//! Sign sketches (QJL): one bit for each coordinate of a transformed vector.
 //!
-//! With a vector r, a transform T and s = sgn(T·r), the estimate of <q, r> is c·‖r‖·<T·q, s>. The constant belongs to
-//! the transform: √(π/2)/D for a dense matrix of independent N(0,1) numbers (`gauss`), √π·Γ((D+1)/2)/(D·Γ(D/2)) for a
-//! random orthonormal one (`wht`; E|y₀| of a uniform unit vector is its reciprocal over D). They are not
-//! interchangeable.
+//! They give an unbiased estimate of the vector's product with a query. The query passes through
+//! the same transform, but keeps its values. For a vector r, a transform T and s = sgn(T·r), the
+//! estimate of <q, r> is c·‖r‖·<T·q, s>.
 //!
-//! One Hadamard round maps a one-hot vector to D equal magnitudes, which is not what a random rotation does: its
-//! estimates of <r, r> come out 1.2533 times too large. Two rounds are the default.
+//! The constant c belongs to the transform, and the two are not interchangeable:
+//!
+//! * `gauss`, a dense matrix of independent N(0,1) numbers: √(π/2)/D.
+//! * `wht`, a random orthonormal matrix: √π·Γ((D+1)/2)/(D·Γ(D/2)). Its reciprocal over D is E|y₀|
+//!   of a uniform unit vector.
+//!
+//! One Hadamard round is not enough. It maps a one-hot vector to D equal magnitudes, which a random
+//! rotation does not: the estimates of <r, r> then are 1.2533 times too large. So the default is
+//! two rounds.
 
 use crate::backend::Kernels;
 use crate::codec::query::QueryFormat;
@@ -23,7 +28,7 @@ use crate::{Backend, Error};
 use alloc::{boxed::Box, vec::Vec};
 use octaplex_arch::{MAX_DIM, SignRows};
 
-/// Which family of sketches.
+/// A family of sketches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SketchKind {
     /// Seeded signs and the Walsh-Hadamard transform: orthonormal, O(D log D).
@@ -33,11 +38,11 @@ pub enum SketchKind {
     Gauss,
 }
 
-/// `sketch=wht,sketch_rounds=2`
+/// The parameters of a sketch, as in `sketch=wht,sketch_rounds=2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct SketchSpec {
-    /// The family.
+    /// The family of the transform.
     pub kind: SketchKind,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,
@@ -50,19 +55,19 @@ impl Default for SketchSpec {
 }
 
 impl SketchSpec {
-    /// Everything by default.
+    /// Creates the default: `wht` with two rounds.
     #[must_use]
     pub const fn new() -> Self {
         Self { kind: SketchKind::Wht, rounds: 2 }
     }
 
-    /// The same of another family.
+    /// Returns these parameters with another family.
     #[must_use]
     pub const fn kind(self, kind: SketchKind) -> Self {
         Self { kind, ..self }
     }
 
-    /// The same with 1 to 3 rounds of signs and Hadamard transform.
+    /// Returns these parameters with 1 to 3 rounds of signs and Hadamard transform.
     #[must_use]
     pub const fn rounds(self, rounds: u8) -> Self {
         Self { rounds, ..self }
@@ -71,10 +76,10 @@ impl SketchSpec {
     const NAMES: [(&'static str, SketchKind); 2] = [("wht", SketchKind::Wht), ("gauss", SketchKind::Gauss)];
     const ROUNDS: Key = Key::new("sketch_rounds", "1..=3");
 
-    /// The two keys, in the order of printing.
+    /// The two keys of a spec, in the order in which they are printed.
     pub(crate) const KEYS: [Key; 2] = [Key::new("sketch", "wht, gauss"), Self::ROUNDS];
 
-    /// Sets key 0 or 1 of [`KEYS`](Self::KEYS).
+    /// Sets key 0 or 1 of [`KEYS`](Self::KEYS). Returns `None` if the value is invalid.
     pub(crate) fn set(&mut self, key: usize, value: &str) -> Option<()> {
         match key {
             0 => self.kind = one_of(value, &Self::NAMES)?,
@@ -83,6 +88,7 @@ impl SketchSpec {
         Some(())
     }
 
+    /// Returns the value of key 0 or 1.
     pub(crate) fn get(&self, key: usize) -> Value {
         match key {
             0 => Value::word(self.kind, &Self::NAMES),
@@ -90,18 +96,18 @@ impl SketchSpec {
         }
     }
 
-    /// Bytes of a sign plane.
+    /// Returns the bytes of a sign plane.
     pub(crate) const fn bytes(dim: usize) -> usize {
         dim / 8
     }
 }
 
-/// The transform T and its constant.
+/// The transform T of a head, and its constant.
 #[derive(Clone, Debug)]
 pub(crate) struct Sketch {
     backend: Kernels,
     transform: Transform,
-    /// c, for vectors given by their norm.
+    /// The constant c of the estimate.
     scale: f32,
 }
 
@@ -109,7 +115,7 @@ pub(crate) struct Sketch {
 #[allow(clippy::large_enum_variant)] // boxes need an allocator
 enum Transform {
     Wht(Rotation),
-    /// S column by column, and row by row.
+    /// The dense matrix S, column by column and row by row: one for T, the other for Tᵀ.
     #[cfg(feature = "alloc")]
     Gauss {
         columns: Box<[f32]>,
@@ -118,9 +124,12 @@ enum Transform {
 }
 
 impl Sketch {
+    /// Builds the transform of one head.
+    ///
     /// # Errors
-    /// [`Error::Value`] for rounds outside 1 to 3; [`Error::Width`] where no Hadamard matrix is offered;
-    /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
+    /// [`Error::Value`] for rounds outside 1 to 3; [`Error::Width`] if there is no Hadamard matrix
+    /// of the width; [`Error::Unsupported`] for a dense sketch of several rounds, or without
+    /// `alloc`.
     pub(crate) fn build(
         spec: SketchSpec,
         dim: usize,
@@ -153,7 +162,7 @@ impl Sketch {
         }
     }
 
-    /// x ← T·x.
+    /// Transforms a vector in place: x ← T·x.
     fn forward(&self, x: &mut [f32]) {
         match &self.transform {
             Transform::Wht(rotation) => rotation.forward(self.backend, x),
@@ -162,7 +171,7 @@ impl Sketch {
         }
     }
 
-    /// x ← Tᵀ·x.
+    /// Applies the transpose in place: x ← Tᵀ·x.
     pub(crate) fn transposed(&self, x: &mut [f32]) {
         match &self.transform {
             Transform::Wht(rotation) => rotation.inverse(self.backend, x),
@@ -171,19 +180,20 @@ impl Sketch {
         }
     }
 
-    /// Writes the sign plane of `residual`, and leaves its transform there.
+    /// Writes the sign plane of `residual`, and leaves the transformed vector in `residual`.
     pub(crate) fn encode(&self, residual: &mut [f32], plane: &mut [u8]) {
         self.forward(residual);
         self.backend.pack_signs(residual, plane);
     }
 
-    /// c·norm·Tᵀs, the reconstruction whose products with a query are the estimates.
+    /// Decodes c·norm·Tᵀs. Its product with a query is the estimate.
     pub(crate) fn decode(&self, plane: &[u8], norm: f32, x: &mut [f32]) {
         self.backend.unpack_signs(plane, norm * self.scale, x);
         self.transposed(x);
     }
 
-    /// Sketches the query, given in the basis in which vectors are sketched; leaves its transform there.
+    /// Sketches a query into its prepared words. `basis` is the query in the basis of the sketched
+    /// vectors; its transform replaces it.
     pub(crate) fn prepare(&self, format: &QueryFormat, basis: &mut [f32], query: &mut [f32]) {
         self.forward(basis);
         let (scale, values) = format.sketch_mut(query);
@@ -193,7 +203,7 @@ impl Sketch {
         values.iter_mut().zip(ints).for_each(|(value, int)| *value = *int as i8);
     }
 
-    /// Adds the estimates to `scores`, \[query]\[row].
+    /// Adds the estimates to `scores`, laid out \[query]\[row].
     pub(crate) fn score(
         &self,
         format: &QueryFormat,
@@ -206,12 +216,14 @@ impl Sketch {
         })
     }
 
-    /// acc\[query] += Σ weight·c·row scale·s, *in the sketch's basis*: [`transposed`](Self::transposed) brings it back.
+    /// Adds Σ weight·c·row scale·s to `acc`, laid out \[query]\[dim], *in the basis of the sketch*.
+    /// [`transposed`](Self::transposed) brings the sums back.
     pub(crate) fn accumulate_sketched(&self, weights: &[f32], rows: &SignRows, acc: &mut [f32]) {
         self.backend.accumulate_signs(rows, self.scale, weights, acc);
     }
 
-    /// The same in the basis in which vectors are sketched: one transform a call and query.
+    /// Adds the same sums in the basis of the sketched vectors. It takes one transform for each
+    /// query.
     pub(crate) fn accumulate(&self, weights: &[f32], rows: &SignRows, acc: &mut [f32]) -> Result<(), Error> {
         let count = rows.count();
         let dim = rows.dim;
@@ -227,7 +239,8 @@ impl Sketch {
     }
 }
 
-/// √π·Γ((D+1)/2)/(D·Γ(D/2)) for an even D, by Γ(x+1) = xΓ(x) from Γ(3/2)/Γ(1) = √π/2.
+/// Returns √π·Γ((D+1)/2)/(D·Γ(D/2)) for an even D. It starts from Γ(3/2)/Γ(1) = √π/2 and applies
+/// Γ(x+1) = xΓ(x).
 fn orthonormal_scale(dim: usize) -> f64 {
     let mut scale = core::f64::consts::FRAC_PI_2;
     let mut k = 4;
@@ -238,7 +251,7 @@ fn orthonormal_scale(dim: usize) -> f64 {
     scale / dim as f64
 }
 
-/// S, D×D, row-major from its stream, rounded to f32.
+/// Draws the D×D matrix S row by row, rounded to f32.
 #[cfg(feature = "alloc")]
 fn gaussian(dim: usize, seed: u64, stream: Stream) -> Transform {
     let mut random = stream.random(seed, Purpose::SketchMatrix, 0);

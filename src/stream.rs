@@ -1,15 +1,20 @@
-//! Seeded random numbers: the same seed gives the same signs and matrices on every machine.
+//! Seeded random numbers. The same seed gives the same signs and matrices on every machine.
 //!
-//! A stream is ChaCha8 with the 32-byte seed
-//! `b"octaplex" ‖ seed u64 ‖ layer u32 ‖ head u32 ‖ role u8 ‖ purpose u8 ‖ sub-block u8 ‖ 0⁵`, little-endian; only
-//! `next_u64` is used. Bytes of every rotated format depend on it.
+//! A stream is ChaCha8 with a seed of 32 bytes, little-endian:
+//!
+//! ```text
+//! "octaplex" │ seed u64 │ layer u32 │ head u32 │ role u8 │ purpose u8 │ sub-block u8 │ 5 zeros
+//! 0          8          16          20         24        25           26             27     32
+//! ```
+//!
+//! Only `next_u64` is used. The bytes of every rotated format depend on these numbers.
 
 #[cfg(feature = "alloc")]
 use crate::math;
 use chacha20::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Whether vectors are keys or values; each has random streams of its own.
+/// Whether vectors are keys or values. Each side has its own random streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Keys.
@@ -19,8 +24,11 @@ pub enum Role {
     Values,
 }
 
-/// Which head of which layer a codec serves: vectors of different heads are rotated differently under one seed.
-/// A cache gives each layer its own, and keys another than values; blocks decode with the stream that they were encoded with.
+/// Names the head of a layer that a codec serves. Under one seed, different heads get different
+/// rotations.
+///
+/// A cache gives each layer its own stream, and keys another one than values. Decode blocks with
+/// the stream that encoded them.
 ///
 /// ```
 /// use octaplex::codecs::{Role, Stream, TurboQuant, TurboQuantSpec};
@@ -39,15 +47,15 @@ pub enum Role {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stream {
-    /// Layer, from 0.
+    /// The layer, from 0.
     pub layer: u32,
-    /// Key/value head, from 0.
+    /// The key/value head, from 0.
     pub head: u32,
     /// Keys or values.
     pub role: Role,
 }
 
-/// What the numbers are for; part of the seed, and so of every format.
+/// What the numbers are used for. It is part of the seed, and so of every format.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     RotationSigns = 0,
@@ -60,6 +68,7 @@ pub(crate) enum Purpose {
 }
 
 impl Stream {
+    /// Returns the random numbers of this stream for a seed, a purpose and a part of a vector.
     pub(crate) fn random(self, seed: u64, purpose: Purpose, sub_block: u8) -> Random {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(b"octaplex");
@@ -73,11 +82,12 @@ impl Stream {
     }
 }
 
-/// A stream of random numbers.
+/// A source of random numbers.
 pub(crate) struct Random(ChaCha8Rng);
 
 impl Random {
-    /// Sign masks, 0 or the sign bit: bit `j mod 64` of word `j / 64`, 1 = minus.
+    /// Draws sign masks: 0, or the sign bit of an f32. Bit `j mod 64` of word `j / 64` decides; 1
+    /// is minus.
     pub(crate) fn fill_sign_masks(&mut self, masks: &mut [u32]) {
         for masks in masks.chunks_mut(64) {
             let word = self.0.next_u64();
@@ -87,8 +97,10 @@ impl Random {
         }
     }
 
-    /// A unit quaternion, uniform on the sphere, by Marsaglia: (a, b) until a² + b² < 1, then (c, d) until
-    /// 0 < c² + d² < 1, all from [-1, 1), then (a, b, cf, df) with f = √((1-a²-b²)/(c²+d²)), rounded to f32.
+    /// Draws a unit quaternion, uniform on the sphere, by Marsaglia's method.
+    ///
+    /// Draw (a, b) until a² + b² < 1, then (c, d) until 0 < c² + d² < 1, all from [-1, 1). The
+    /// result is (a, b, c·f, d·f) with f = √((1-a²-b²)/(c²+d²)), rounded to f32.
     pub(crate) fn unit_quaternion(&mut self) -> [f32; 4] {
         const UNIT: f64 = 1.0 / 4_503_599_627_370_496.0; // 2⁻⁵²
         let mut disc = |has_zero: bool| loop {
@@ -105,7 +117,7 @@ impl Random {
         [a as f32, b as f32, (c * f) as f32, (d * f) as f32]
     }
 
-    /// Two independent N(0,1) numbers by Box and Muller, in f64 by [`crate::math`].
+    /// Draws two independent N(0,1) numbers by Box and Muller, in f64 by [`crate::math`].
     #[cfg(feature = "alloc")]
     pub(crate) fn gaussian_pair(&mut self) -> [f64; 2] {
         const UNIT: f64 = 1.0 / 9_007_199_254_740_992.0; // 2⁻⁵³

@@ -1,19 +1,23 @@
-//! Codecs whose width the compiler knows: arrays in, arrays out. What they do is compiled once, behind
-//! [`Codec`](crate::codecs::Codec); here is nothing but the width.
+//! Codecs whose width the compiler knows: they take and return arrays.
+//!
+//! The code of a codec is compiled once, behind [`Codec`](crate::codecs::Codec). This file adds the
+//! width as a type parameter and nothing else.
 
 use crate::Error;
 use crate::codec::Codec;
 
-/// A codec of vectors of `D` values: `TurboQuant<D>` and the others are names for it.
+/// A codec of vectors of `D` values. `TurboQuant<D>` and the other codec types are aliases of it.
 ///
-/// Its methods are [`Codec`](crate::codecs::Codec)'s, on arrays instead of slices; it is a `Codec` itself.
+/// Its methods are those of [`Codec`](crate::codecs::Codec), on arrays instead of slices. It
+/// implements `Codec` itself.
 #[derive(Clone, Debug)]
 pub struct Typed<C, const D: usize>(C);
 
-/// A query ready to be scored, 8·D bytes and a few: rotated, quantised where its codec scores in integers, and
-/// sketched where it has a sign sketch.
+/// A prepared query: rotated, quantised if its codec scores in integers, and sketched if its codec
+/// has a sign sketch. It takes little more than 8·D bytes.
 ///
-/// It belongs to the codec that prepared it: another rotation's scores mean nothing.
+/// Use it only with the codec that prepared it. Another codec returns an error or meaningless
+/// scores.
 #[derive(Clone, Debug)]
 pub struct Query<const D: usize> {
     words: [[f32; D]; 2],
@@ -21,21 +25,23 @@ pub struct Query<const D: usize> {
 }
 
 impl<const D: usize> Query<D> {
-    /// What [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) wrote, for [`Codec::score`](crate::codecs::Codec::score).
+    /// Returns the words that [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) wrote,
+    /// as [`Codec::score`](crate::codecs::Codec::score) takes them.
     #[must_use]
     pub fn words(&self) -> &[f32] {
         &self.words.as_flattened()[..self.len]
     }
 }
 
-/// Queries that one call scores: those that a kernel takes at a time.
+/// The number of queries that one kernel call scores. Longer lists are scored in batches.
 const BATCH: usize = crate::codec::query::QUERY_BATCH;
 
 impl<C: Codec, const D: usize> Typed<C, D> {
     /// Wraps your own codec, so that its methods take arrays.
     ///
     /// # Errors
-    /// [`Error::Width`] if its width is not `D`, [`Error::Unsupported`] if its prepared queries are longer than 2·D.
+    /// [`Error::Width`] if its width is not `D`; [`Error::Unsupported`] if its prepared queries
+    /// have more than 2·D words.
     pub fn new_with(codec: C) -> Result<Self, Error> {
         if codec.dim() != D {
             return Err(Error::Width { actual: codec.dim() });
@@ -46,12 +52,12 @@ impl<C: Codec, const D: usize> Typed<C, D> {
         Ok(Self(codec))
     }
 
-    /// Returns the number of bytes of a block.
+    /// Returns the number of bytes in a block.
     pub fn block_bytes(&self) -> usize {
         self.0.block_bytes()
     }
 
-    /// Encodes one vector.
+    /// Encodes one vector into one block of [`block_bytes`](Self::block_bytes) bytes.
     ///
     /// # Errors
     /// As [`Codec::encode`](crate::codecs::Codec::encode).
@@ -59,12 +65,13 @@ impl<C: Codec, const D: usize> Typed<C, D> {
         self.0.encode(x, block)
     }
 
-    /// Returns the most bytes that a page of `tokens` vectors takes. For most codecs a page always takes this many.
+    /// Returns the largest number of bytes that a page of `tokens` vectors takes. A page of most
+    /// codecs always takes exactly this many.
     pub fn page_bytes_max(&self, tokens: usize) -> usize {
         self.0.page_bytes_max(tokens)
     }
 
-    /// Encodes vectors into the front of `page`, all or none; returns how many bytes it took.
+    /// Encodes vectors into the front of `page`, all or none, and returns the number of bytes used.
     ///
     /// # Errors
     /// As [`Codec::encode_page`](crate::codecs::Codec::encode_page).
@@ -101,7 +108,8 @@ impl<C: Codec, const D: usize> Typed<C, D> {
     /// Scores q·k̂ of every query with every block, laid out \[query]\[block].
     ///
     /// # Errors
-    /// As [`Codec::score`](crate::codecs::Codec::score): where blocks are corrupt, the first scores may be zeros.
+    /// As [`Codec::score`](crate::codecs::Codec::score). If blocks are corrupt, `scores` may be
+    /// zeros.
     pub fn score(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         if queries.len() <= BATCH {
             return self.score_batch(queries, blocks, scores);
@@ -110,20 +118,24 @@ impl<C: Codec, const D: usize> Typed<C, D> {
             let expected = scores.len() / queries.len() * queries.len();
             return Err(Error::Length { what: "scores", expected, actual: scores.len() });
         }
-        // All or none: what is wrong with a query shows without blocks, what is wrong with a block in the first batch.
+        // All batches must succeed or none: a call without blocks finds errors of a query, and the
+        // first batch finds errors of a block.
         queries.chunks(BATCH).try_for_each(|queries| self.score_batch(queries, &[], &mut []))?;
         let rows = scores.len() / queries.len();
         let mut batches = queries.chunks(BATCH).zip(scores.chunks_mut((BATCH * rows).max(1)));
         batches.try_for_each(|(queries, scores)| self.score_batch(queries, blocks, scores))
     }
 
+    /// Scores at most `BATCH` queries.
     fn score_batch(&self, queries: &[Query<D>], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         let mut words: [&[f32]; BATCH] = [&[]; BATCH];
         words.iter_mut().zip(queries).for_each(|(slot, query)| *slot = query.words());
         self.0.score(&words[..queries.len()], blocks, scores)
     }
 
-    /// acc\[query] += Σ weight·v̂ over the blocks, *in the codec's own basis*; weights are laid out \[query]\[block].
+    /// Adds Σ weight·v̂ over the blocks to `acc`, *in the codec's own basis*. Weights are laid out
+    /// \[query]\[block].
+    ///
     /// Start from zeros, and call [`finish`](Self::finish) once after the last page.
     ///
     /// # Errors
@@ -132,13 +144,14 @@ impl<C: Codec, const D: usize> Typed<C, D> {
         self.0.accumulate(weights, blocks, acc.as_flattened_mut())
     }
 
-    /// Brings an accumulated output back to the vectors' basis.
+    /// Brings an accumulated output back to the basis of the vectors.
     pub fn finish(&self, acc: &mut [f32; D]) {
         self.0.finish(acc);
     }
 }
 
-/// Implements [`Codec`] for something that holds one.
+/// Implements [`Codec`] for a type that holds or points to a codec. Every method forwards, so that
+/// a faster override is not lost behind a reference.
 macro_rules! forward_codec {
     (($($generics:tt)*) $type:ty, $self:ident => $codec:expr) => {
         impl<$($generics)*> Codec for $type {

@@ -1,10 +1,11 @@
-//! The specification: rows of integers with a scale.
+//! The specification of rows of integers with a scale.
 
 use crate::codes::scalar::unpack;
 use crate::floats::rint;
 use crate::{Affine, Packing};
 
-/// code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even; a zero scale gives code 0.
+/// Quantises: code = clamp(rint((x - zero)/scale) + offset, lowest, highest), ties to even. A zero
+/// scale gives codes 0.
 #[inline(always)]
 pub(crate) fn quantize_affine(
     x: &[f32],
@@ -27,13 +28,13 @@ pub(crate) fn quantize_affine(
     }
 }
 
-/// x̂ = (code - offset)·scale + zero, group by group.
+/// Decodes: x̂ = (code - offset)·scale + zero, group by group.
 #[inline(always)]
 pub(crate) fn decode_affine(layout: &Affine, row: &[u8], out: &mut [f32]) {
     decode_affine_with(unpack, layout, row, out);
 }
 
-/// [`decode_affine`] with a backend's own step.
+/// Decodes with a backend's own `unpack`.
 #[inline(always)]
 pub(crate) fn decode_affine_with(
     unpack: impl Fn(Packing, &[u8], &mut [u8]),

@@ -1,8 +1,17 @@
-//! Trees of polar coordinates, eight rows at a time: a lane is a row, and each node of the tree is one register.
+//! Trees of polar coordinates with AVX2, eight rows at a time. A lane is a row, and each node of
+//! the tree is one register.
 //!
-//! Cosines and sines are looked up in registers, `vpermps` for each eight of them: that and the way from bytes to lanes
-//! take one port of a Sapphire Rapids and bound it. Codes of 3 bits, 128 coordinates there: a score takes 31 ns, by the text
-//! for registers 139; a sum 49 and 148.
+//! ```text
+//! lanes        row 0 │ row 1 │ … │ row 7
+//! node 0       cos     cos         cos           looked up by the codes of node 0 in the eight rows
+//!              sin     sin         sin
+//! sum 0        q₀·cos + q₁·sin     …             then sums of two nodes meet at the node above
+//! ```
+//!
+//! Cosines and sines are looked up in registers, with one `vpermps` for each eight of them. These
+//! lookups and the transposition from bytes to lanes use one port of Sapphire Rapids, and bound the
+//! time. With codes of 3 bits and 128 coordinates a score takes 31 ns there, and 139 ns with
+//! `wide.rs`. A sum takes 49 and 148 ns.
 
 use super::wide;
 use crate::codes::wide::unpack::{Codes, MARGIN, SPARE, Segment, gather, kind};
@@ -13,27 +22,27 @@ use crate::{AngleTree, Angles, MAX_DIM, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Rows of a block, a lane each.
+/// Rows in a block, one a lane.
 const ROWS: usize = 8;
 
-/// Codes of the widest row, and as many as a stream's last register has too many, for the last one's sixteen.
+/// Codes of the widest row, and those that the last register of a stream has too many.
 const MAX_CODES: usize = MAX_DIM + 16;
 
-/// Cosines and sines of a node, of eight rows.
+/// The cosines and sines of a node in eight rows.
 type Direction = [__m256; 2];
 
-/// See `scalar::score_angles`.
+/// Implements `scalar::score_angles`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
     if !taken(tree, bytes) {
         return wide::score_angles::<Avx2>(tree, bytes, queries, scores);
     }
     let count = bytes.len() / tree.row_bytes();
-    let (mut room, mut spare) = (Room::new(), [0; SPARE]);
+    let (mut buffers, mut spare) = (Buffers::new(), [0; SPARE]);
     let segments = segments(tree, bytes, &mut spare);
     let mut sums = [_mm256_setzero_ps(); MAX_DIM / 2];
     for first in (0..count).step_by(ROWS) {
-        let directions = room.look_up(tree, &segments, first);
+        let directions = buffers.look_up(tree, &segments, first);
         for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
             let (mut nodes, mut rest) = (tree.dim / 2, directions);
             for ((sum, pair), [cos, sin]) in sums.iter_mut().zip(query.as_chunks::<2>().0).zip(rest) {
@@ -60,19 +69,21 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     }
 }
 
-/// See `scalar::accumulate_angles`. Values are decoded with a row in each lane, from the roots down, and turned round,
-/// eight coordinates of eight rows at a time.
+/// Implements `scalar::accumulate_angles`.
+///
+/// Values are decoded with a row in each lane, from the roots down. Then eight coordinates of eight
+/// rows are transposed at a time.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     if !taken(tree, bytes) || !tree.dim.is_multiple_of(ROWS) {
         return wide::accumulate_angles::<Avx2>(tree, bytes, weights, acc);
     }
     let count = bytes.len() / tree.row_bytes();
-    let (mut room, mut spare) = (Room::new(), [0; SPARE]);
+    let (mut buffers, mut spare) = (Buffers::new(), [0; SPARE]);
     let segments = segments(tree, bytes, &mut spare);
     let mut values = [_mm256_setzero_ps(); MAX_DIM];
     for first in (0..count).step_by(ROWS) {
-        let directions = room.look_up(tree, &segments, first);
+        let directions = buffers.look_up(tree, &segments, first);
         let (mut nodes, mut done) = (tree.roots(), tree.codes());
         for (root, value) in values[..nodes].iter_mut().enumerate() {
             *value = halves_of_eight(bytes, tree.row_bytes(), first, 2 * root);
@@ -100,12 +111,14 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     }
 }
 
-/// Whether there are rows, and short ones, as all are whose levels are more than one or two.
+/// Returns whether these kernels run: if there are rows, and rows are short. Trees of more than one
+/// or two levels have short rows.
 fn taken(tree: &AngleTree, bytes: &[u8]) -> bool {
     !bytes.is_empty() && tree.row_bytes() <= MAX_DIM
 }
 
-/// Rows with a margin behind each: the last stream's codes reach farthest, and end with the row.
+/// Splits rows into those that can be read with a margin behind them, and a copy of the others.
+/// Reads of the last stream's codes end farthest behind, at most a margin behind the row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn segments<'a>(tree: &AngleTree, bytes: &'a [u8], spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
@@ -114,18 +127,21 @@ fn segments<'a>(tree: &AngleTree, bytes: &'a [u8], spare: &'a mut [u8; SPARE]) -
     Segment::both(&rows, len + MARGIN, spare)
 }
 
-/// What blocks of rows share, made once a call: it is larger than what a block reads and writes.
-struct Room {
+/// Buffers that blocks of rows share. They are created once a call, because they are larger than
+/// what a block reads and writes.
+struct Buffers {
+    /// The codes of each node, one for each row.
     by_node: [[u8; ROWS]; MAX_CODES],
+    /// The cosines and sines of each node.
     directions: [MaybeUninit<Direction>; MAX_DIM],
 }
 
-impl Room {
+impl Buffers {
     const fn new() -> Self {
         Self { by_node: [[0; ROWS]; MAX_CODES], directions: [const { MaybeUninit::uninit() }; MAX_DIM] }
     }
 
-    /// The directions of all nodes.
+    /// Looks up the directions of all nodes in eight rows.
     #[target_feature(enable = "avx2,fma,f16c")]
     fn look_up(&mut self, tree: &AngleTree, segments: &[Segment; 2], first: usize) -> &[Direction] {
         let rows = gather::<4>(segments, first);
@@ -154,7 +170,8 @@ impl Room {
     }
 }
 
-/// Of sixteen codes of rows i and i + 4, one behind the other, the eight rows' codes of each node.
+/// Transposes sixteen codes of eight rows, so that the codes of each node are together. Each
+/// register has the codes of rows i and i + 4, one after the other.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn turn([a, b, c, d]: [__m256i; 4], by_node: &mut [[u8; ROWS]; 16]) {
@@ -164,13 +181,13 @@ fn turn([a, b, c, d]: [__m256i; 4], by_node: &mut [[u8; ROWS]; 16]) {
         let fours = [_mm256_unpacklo_epi16(ab[half], cd[half]), _mm256_unpackhi_epi16(ab[half], cd[half])];
         for (four, by_node) in fours.into_iter().zip(by_node.as_chunks_mut::<4>().0) {
             let turned = _mm256_permutevar8x32_epi32(four, rows_together);
-            // SAFETY: four nodes' codes of eight rows are the 32 bytes that are written.
+            // SAFETY: the codes of four nodes for eight rows are the 32 bytes that are written.
             unsafe { _mm256_storeu_si256(by_node.as_mut_ptr().cast(), turned) };
         }
     }
 }
 
-/// A codebook in registers: up to 16 cosines and sines. Larger ones are gathered.
+/// A codebook in registers: up to 16 cosines and sines. Larger codebooks are gathered from memory.
 struct Tables<'a> {
     angles: Angles<'a>,
     cos: [__m256; 2],
@@ -178,6 +195,7 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
+    /// Loads a codebook.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(angles: &Angles<'a>) -> Self {
@@ -192,6 +210,7 @@ impl<'a> Tables<'a> {
         Self { angles: *angles, cos: halves(&tables[0]), sin: halves(&tables[1]) }
     }
 
+    /// Looks up the cosine and sine of eight codes.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn look_up(&self, codes: __m256i) -> Direction {
@@ -200,7 +219,7 @@ impl<'a> Tables<'a> {
                 [_mm256_permutevar8x32_ps(self.cos[0], codes), _mm256_permutevar8x32_ps(self.sin[0], codes)]
             }
             4 => {
-                // The fourth bit on top, where the choice looks.
+                // The fourth bit moves to the top, where the blend looks.
                 let upper = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
                 let of = |[low, high]: [__m256; 2]| {
                     let (low, high) =
@@ -214,7 +233,7 @@ impl<'a> Tables<'a> {
                 let last = _mm256_set1_epi32(directions.len() as i32 - 2);
                 let cos = _mm256_min_epu32(_mm256_slli_epi32::<1>(codes), last);
                 let sin = _mm256_add_epi32(cos, _mm256_set1_epi32(1));
-                // SAFETY: a cosine's place is at most the last one's, and a sine is behind each.
+                // SAFETY: no cosine lies behind the last one, and a sine follows each.
                 unsafe {
                     [
                         _mm256_i32gather_ps::<4>(directions.as_ptr(), cos),

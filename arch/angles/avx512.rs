@@ -1,4 +1,5 @@
-//! Trees of polar coordinates, sixteen rows at a time: a lane is a row, and each node of the tree is one register.
+//! Trees of polar coordinates with AVX-512, sixteen rows at a time. A lane is a row, and each node
+//! of the tree is one register.
 
 use super::{scalar, wide};
 use crate::codes::avx512::unpack;
@@ -14,24 +15,25 @@ use crate::{AngleTree, Angles, MAX_DIM};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Codes of the widest row, and as many as the last chunk of a stream has too many.
+/// Codes of the widest row, and those that the last chunk of a stream has too many.
 const MAX_CODES: usize = MAX_DIM + CHUNK;
 
 /// Bytes of the longest row: half as many roots as coordinates, and a byte for each code.
 const MAX_ROW: usize = MAX_DIM / 2 * 3;
 
-/// score\[query]\[row], from the query's coordinates up: (a, b) → a·cos + b·sin; then Σ root·radius, ascending.
+/// Implements `scalar::score_angles`: from the query's coordinates up, (a, b) → a·cos + b·sin, then
+/// Σ root·radius in ascending order.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut padded = [0; ROWS * MAX_ROW];
-    let mut room = Room::new();
+    let mut buffers = Buffers::new();
     let mut sums = [_mm512_setzero_ps(); MAX_DIM / 2];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let rows = full(rows, row_bytes, &mut padded);
         let block = Block::of(rows, row_bytes);
-        let directions = room.look_up(tree, &block);
+        let directions = buffers.look_up(tree, &block);
         for (q, query) in queries.iter().enumerate() {
             let scores = &mut scores[q * count..(q + 1) * count];
             let end = count.min(ROWS * (first + 1));
@@ -43,7 +45,7 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     }
 }
 
-/// Sixteen rows: these, and where they are fewer, copies with zero rows behind them.
+/// Returns sixteen rows: these, or if they are fewer, a copy with zero rows behind them.
 fn full<'a>(rows: &'a [u8], row_bytes: usize, padded: &'a mut [u8; ROWS * MAX_ROW]) -> &'a [u8] {
     if rows.len() == ROWS * row_bytes {
         return rows;
@@ -53,8 +55,10 @@ fn full<'a>(rows: &'a [u8], row_bytes: usize, padded: &'a mut [u8; ROWS * MAX_RO
     padded
 }
 
-/// acc\[query] += Σ weight·decoded row, rows ascending. Values are decoded with a row in each lane, from the roots down,
-/// and turned round, sixteen coordinates of sixteen rows at a time.
+/// Implements `scalar::accumulate_angles`.
+///
+/// Values are decoded with a row in each lane, from the roots down. Then sixteen coordinates of
+/// sixteen rows are transposed at a time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     if !tree.dim.is_multiple_of(ROWS) {
@@ -63,13 +67,13 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     let row_bytes = tree.row_bytes();
     let count = bytes.len() / row_bytes;
     let mut padded = [0; ROWS * MAX_ROW];
-    let mut room = Room::new();
+    let mut buffers = Buffers::new();
     let mut values = [_mm512_setzero_ps(); MAX_DIM];
     for (first, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         let range = ROWS * first..count.min(ROWS * (first + 1));
         let rows = full(rows, row_bytes, &mut padded);
         let block = Block::of(rows, row_bytes);
-        decode_rows(tree, &block, room.look_up(tree, &block), &mut values);
+        decode_rows(tree, &block, buffers.look_up(tree, &block), &mut values);
         for (chunk, values) in values[..tree.dim].as_chunks::<ROWS>().0.iter().enumerate() {
             let mut rows = [_mm512_setzero_si512(); ROWS];
             for (row, values) in rows.iter_mut().zip(values) {
@@ -89,8 +93,16 @@ pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32],
     }
 }
 
-/// A row, from the roots down: eight nodes at a time, whose radii and directions lie twice side by side. On a Zen 4, decoding 128
-/// coordinates takes 132 ns, the rotation included, and 159 with the text for registers and AVX2.
+/// Decodes a row from the roots down, eight nodes at a time.
+///
+/// ```text
+/// radii         r₀ r₀ r₁ r₁ r₂ r₂ …          each twice
+/// directions    c₀ s₀ c₁ s₁ c₂ s₂ …          as in the table
+/// products      x₀ x₁ x₂ x₃ x₄ x₅ …          radii of the level below, or coordinates
+/// ```
+///
+/// On Zen 4, decoding 128 coordinates takes 132 ns with the rotation, and 159 ns with `wide.rs` and
+/// AVX2.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     if !tree.dim.is_multiple_of(16) {
@@ -112,7 +124,8 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
         let flat = angles.directions.as_flattened();
         let [low, high] = [0, 16].map(|k| load_tail(flat.get(k..flat.len().min(k + 16)).unwrap_or(&[])));
         let last = _mm512_set1_epi32(flat.len() as i32 - 1);
-        // From the last node on: what is written has been read. Behind the last one lie places of later levels.
+        // From the last node on, because a product may overwrite radii that were already read.
+        // Behind the last node lie positions of later levels.
         for k in (0..nodes.div_ceil(8)).rev() {
             let codes: &[u8; 8] = codes[done + 8 * k..].first_chunk().unwrap_or(&[0; 8]);
             let codes = _mm_cvtsi64_si128(i64::from_le_bytes(*codes));
@@ -121,7 +134,7 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
             let directions = match flat.len() {
                 ..=16 => _mm512_permutexvar_ps(places, low),
                 17..=32 => _mm512_permutex2var_ps(low, places, high),
-                // SAFETY: a place is at most the last one's.
+                // SAFETY: no position lies behind the last one.
                 _ => unsafe { _mm512_i32gather_ps::<4>(_mm512_min_epu32(places, last), flat.as_ptr()) },
             };
             let radii = _mm512_castps256_ps512(avx2::load_ps(&out.as_chunks().0[k]));
@@ -132,10 +145,10 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Each of eight twice.
+/// Each of eight lanes twice.
 static TWICE: [u32; 16] = table!(16; i => i as u32 / 2);
 
-/// r → (r·cos, r·sin), from the roots down.
+/// Decodes sixteen rows: r → (r·cos, r·sin), from the roots down.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values: &mut [__m512; MAX_DIM]) {
@@ -155,22 +168,25 @@ fn decode_rows(tree: &AngleTree, block: &Block, directions: &[Direction], values
     }
 }
 
-/// Cosines and sines of a node, of sixteen rows.
+/// The cosines and sines of a node in sixteen rows.
 type Direction = [__m512; 2];
 
-/// What blocks of rows share.
-struct Room {
+/// Buffers that blocks of rows share.
+struct Buffers {
+    /// The codes of each node, one for each row.
     by_node: [[u8; ROWS]; MAX_CODES],
+    /// The cosines and sines of each node.
     directions: [MaybeUninit<Direction>; MAX_DIM],
 }
 
-impl Room {
-    /// Made once a call: it is larger than what a block of rows reads and writes.
+impl Buffers {
+    /// Creates the buffers. Once a call, because they are larger than what a block of rows reads
+    /// and writes.
     const fn new() -> Self {
         Self { by_node: [[0; ROWS]; MAX_CODES], directions: [const { MaybeUninit::uninit() }; MAX_DIM] }
     }
 
-    /// The directions of all nodes.
+    /// Looks up the directions of all nodes in sixteen rows.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn look_up(&mut self, tree: &AngleTree, block: &Block) -> &[Direction] {
         let (mut at, mut done) = (2 * tree.roots(), 0);
@@ -199,7 +215,7 @@ impl Room {
     }
 }
 
-/// The 64 codes of a chunk of sixteen rows, by code.
+/// Transposes the 64 codes of a chunk of sixteen rows, so that the codes of each node are together.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn codes_by_node(unpack: &Unpack, chunk: &Chunk, block: &Block, by_node: &mut [[u8; ROWS]]) {
@@ -216,7 +232,7 @@ fn codes_by_node(unpack: &Unpack, chunk: &Chunk, block: &Block, by_node: &mut [[
     }
 }
 
-/// A codebook in registers: up to 32 cosines and sines. Larger ones are gathered.
+/// A codebook in registers: up to 32 cosines and sines. Larger codebooks are gathered from memory.
 struct Tables<'a> {
     angles: Angles<'a>,
     cos: [__m512; 2],
@@ -224,6 +240,7 @@ struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
+    /// Loads a codebook, and separates cosines from sines.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(angles: &Angles<'a>) -> Self {
@@ -238,6 +255,7 @@ impl<'a> Tables<'a> {
         Self { angles: *angles, cos: every_other(0), sin: every_other(1) }
     }
 
+    /// Looks up the cosine and sine of sixteen codes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn look_up(&self, codes: __m512i) -> Direction {
@@ -253,7 +271,7 @@ impl<'a> Tables<'a> {
                 let last = _mm512_set1_epi32(directions.len() as i32 - 2);
                 let cos = _mm512_min_epu32(codes, last);
                 let sin = _mm512_add_epi32(cos, _mm512_set1_epi32(1));
-                // SAFETY: a cosine's place is at most the last one's, and a sine is behind each.
+                // SAFETY: no cosine lies behind the last one, and a sine follows each.
                 unsafe {
                     [
                         _mm512_i32gather_ps::<4>(cos, directions.as_ptr()),
@@ -265,10 +283,10 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Every other one of 32 floats, from the first one on and from the second.
+/// Indices of every other one of 32 floats, from the first on and from the second on.
 static PICKS: [[u32; 16]; 2] = table!(2; first => table!(16; i => (2 * i + first) as u32));
 
-/// The scores of sixteen rows.
+/// Returns the scores of sixteen rows for one query.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_rows(
     tree: &AngleTree,

@@ -1,4 +1,4 @@
-//! Rows of angles: polar coordinates, level by level.
+//! The layout of rows of angles: polar coordinates, level by level.
 
 use crate::codes::layout::Packing;
 use core::ops::Range;
@@ -8,39 +8,51 @@ use core::ops::Range;
 pub struct Angles<'a> {
     /// Bits of a code.
     pub bits: u8,
-    /// The cosine and the sine that each of 2^bits codes stands for.
+    /// The cosine and the sine of each of the 2^bits codes.
     pub directions: &'a [[f32; 2]],
-    /// Tangents between neighbouring directions, ascending: on the first level those inside the first quadrant (none
-    /// for one and two bits), on the others 2^bits - 1.
+    /// The tangents of the thresholds between neighbouring directions, ascending. On the first
+    /// level they cover the first quadrant only (none for one and two bits). On the others there
+    /// are 2^bits - 1.
     pub tangents: &'a [f32],
 }
 
-/// A tree of polar coordinates. Level 1 turns neighbouring coordinates (2i, 2i+1) into a radius and an angle in [0, 2π),
-/// each further level neighbouring radii into a radius and an angle in [0, π/2]; what is left are the roots.
+/// A tree of polar coordinates.
 ///
-/// A row: the roots as f16, then the codes, level after level: one bit stream for each run of levels with equal bits.
+/// Level 1 turns neighbouring coordinates (2i, 2i+1) into a radius and an angle in [0, 2π). Each
+/// further level turns neighbouring radii into a radius and an angle in [0, π/2]. The radii that
+/// remain are the roots.
+///
+/// ```text
+/// dim = 8, two levels    x₀ x₁   x₂ x₃   x₄ x₅   x₆ x₇
+/// level 1, angles          a₀      a₁      a₂      a₃
+/// level 2, angles              b₀              b₁
+/// roots                        r₀              r₁
+/// row                    r₀ r₁ (f16) │ a₀ a₁ a₂ a₃ b₀ b₁
+/// ```
+///
+/// The codes of a row form one bit stream for each run of levels with equal bits.
 #[derive(Clone, Copy, Debug)]
 pub struct AngleTree<'a> {
     /// Coordinates of a row, a multiple of 2^levels.
     pub dim: usize,
-    /// The levels, first one first.
+    /// The codebooks of the levels, level 1 first.
     pub levels: &'a [Angles<'a>],
 }
 
 impl<'a> AngleTree<'a> {
-    /// Number of roots.
+    /// Returns the number of roots.
     #[must_use]
     pub const fn roots(&self) -> usize {
         self.dim >> self.levels.len()
     }
 
-    /// Number of codes.
+    /// Returns the number of codes.
     #[must_use]
     pub const fn codes(&self) -> usize {
         self.dim - self.roots()
     }
 
-    /// The bit streams: (codes, how they are packed).
+    /// Returns the bit streams: the number of codes, and how they are packed.
     pub fn streams(&self) -> impl Iterator<Item = (usize, Packing)> + use<'a> {
         let mut nodes = self.dim;
         self.levels.chunk_by(|a, b| a.bits == b.bits).map(move |run| {
@@ -51,8 +63,10 @@ impl<'a> AngleTree<'a> {
         })
     }
 
-    /// A row's streams: which codes they are, how they are packed, their bytes. (Kernels have a loop over them: what unpacks, handed over
-    /// as a function, is compiled without the kernel's instructions.)
+    /// Returns the streams of a row: which codes they have, how these are packed, and the bytes.
+    ///
+    /// Kernels loop over the streams themselves. A function that gets `unpack` as an argument would
+    /// compile it without the kernel's instructions.
     pub(crate) fn planes<'b>(
         &self,
         row: &'b [u8],
@@ -66,7 +80,7 @@ impl<'a> AngleTree<'a> {
         })
     }
 
-    /// Bytes of a row.
+    /// Returns the bytes of a row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         2 * self.roots() + self.streams().map(|(codes, packing)| packing.bytes(codes)).sum::<usize>()

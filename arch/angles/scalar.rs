@@ -1,14 +1,15 @@
-//! Trees of polar coordinates: encoding by comparisons, decoding and scoring as products from tables.
+//! The specification of trees of polar coordinates. Encoding compares with tangents. Decoding and
+//! scoring multiply by table entries.
 
 use crate::codes::scalar::unpack;
 use crate::floats::{f16_to_f32, sqrt};
 use crate::vectors::scalar::accumulate_rows;
 use crate::{AngleTree, Angles, MAX_DIM};
 
-/// Pairs that are quantized together, a lane each; their number does not affect the codes.
+/// Pairs that are quantised together, one a lane. Their number does not affect the codes.
 const LANES: usize = 8;
 
-/// x\[..roots] ← the roots' radii; codes of level 1, then level 2, …
+/// Quantises coordinates level by level. The first values of `x` become the roots' radii.
 #[inline(always)]
 pub(crate) fn quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
     let (mut nodes, mut rest) = (tree.dim / 2, codes);
@@ -43,8 +44,11 @@ pub(crate) fn quantize_angles(tree: &AngleTree, x: &mut [f32], codes: &mut [u8])
     }
 }
 
-/// The quadrant, counted from the positive first axis, and within it the tangents t with b ≥ a·t, where (a, b) is the
-/// pair turned into the first quadrant. An axis belongs to the quadrant that it begins; (0, 0) to the first, in its last sector.
+/// Returns the codes of level 1: the quadrant, then a count of tangents within it.
+///
+/// Each pair is turned into the first quadrant, as (a, b). The code counts the tangents t with b ≥
+/// a·t. An axis belongs to the quadrant that it begins. (0, 0) belongs to the first quadrant, in
+/// its last sector.
 #[inline(always)]
 fn first_codes(angles: &Angles, x: &[f32; LANES], y: &[f32; LANES]) -> [u32; LANES] {
     let (mut quadrants, mut a, mut b) = ([0; LANES], [0.0; LANES], [0.0; LANES]);
@@ -53,7 +57,7 @@ fn first_codes(angles: &Angles, x: &[f32; LANES], y: &[f32; LANES]) -> [u32; LAN
         let upper = u32::from((x <= 0.0) & (y > 0.0));
         let lower = if x < 0.0 { 2 } else { 3 };
         let quadrant = if (y < 0.0) | ((y <= 0.0) & (x < 0.0)) { lower } else { upper };
-        // In the second quadrant (y, -x), in the third (-x, -y), in the fourth (-y, x).
+        // The second quadrant maps to (y, -x), the third to (-x, -y), the fourth to (-y, x).
         (a[lane], b[lane]) = if quadrant % 2 == 0 { (x.abs(), y.abs()) } else { (y.abs(), x.abs()) };
         quadrants[lane] = quadrant;
     }
@@ -64,7 +68,7 @@ fn first_codes(angles: &Angles, x: &[f32; LANES], y: &[f32; LANES]) -> [u32; LAN
     codes
 }
 
-/// The tangents t with b ≥ a·t.
+/// Counts the tangents t with b ≥ a·t for each pair.
 #[inline(always)]
 fn count_tangents(angles: &Angles, a: &[f32; LANES], b: &[f32; LANES]) -> [u32; LANES] {
     let mut counts = [0; LANES];
@@ -76,12 +80,13 @@ fn count_tangents(angles: &Angles, a: &[f32; LANES], b: &[f32; LANES]) -> [u32; 
     counts
 }
 
+/// Reads a root of a row.
 #[inline(always)]
 pub(crate) fn root(row: &[u8], index: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([row[2 * index], row[2 * index + 1]]))
 }
 
-/// From the roots down: r → (r·cos, r·sin).
+/// Decodes a row from the roots down: r → (r·cos, r·sin).
 #[inline(always)]
 pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     let mut codes = [0; MAX_DIM];
@@ -102,8 +107,8 @@ pub(crate) fn decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     }
 }
 
-/// score\[query]\[row], from the query's coordinates up: (a, b) → a·cos + b·sin; then Σ root·radius, ascending from the
-/// first product.
+/// Scores rows, from the query's coordinates up: (a, b) → a·cos + b·sin. The roots follow in
+/// ascending order, starting with the first product.
 #[inline(always)]
 pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
     let count = bytes.len() / tree.row_bytes();
@@ -127,13 +132,13 @@ pub(crate) fn score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], s
     }
 }
 
-/// Σ root·sum, ascending from the first product.
+/// Returns Σ root·sum in ascending order, starting with the first product.
 #[inline(always)]
 pub(crate) fn weigh_roots(tree: &AngleTree, row: &[u8], sums: &[f32]) -> f32 {
     (1..tree.roots()).fold(root(row, 0) * sums[0], |score, index| score + root(row, index) * sums[index])
 }
 
-/// acc\[query] += Σ weight·decoded row, rows ascending.
+/// Adds Σ weight·decoded row to `acc`, rows in ascending order.
 #[inline(always)]
 pub(crate) fn accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     let rows = bytes.chunks_exact(tree.row_bytes());

@@ -1,25 +1,32 @@
-//! Trees of polar coordinates, four nodes at a time: a register holds the cosines and sines of two, as the tables do.
+//! Trees of polar coordinates for registers, four nodes at a time. A register holds the cosines and
+//! sines of two nodes, in the order of the tables.
+//!
+//! ```text
+//! register     cos₀ sin₀ cos₁ sin₁
+//! radii          r₀   r₀   r₁   r₁         decoding: a lookup repeats each radius, then one multiplication
+//! ```
 
 use super::scalar::{root, weigh_roots};
 use crate::codes::wide::unpack;
 use crate::registers::{Registers, add_row, order};
 use crate::{AngleTree, Angles, MAX_DIM};
 
-/// Codes of the widest row, and what is read beyond them.
+/// Codes of the widest row, and those that are read beyond them.
 const MAX_CODES: usize = MAX_DIM + 3;
 
-/// Levels that a tree has at most, each with up to three nodes to fill up a register.
+/// The largest number of levels. Each has up to three nodes to fill a register.
 const MAX_LEVELS: usize = 9;
 
-/// The directions of four nodes.
+/// Looks up the directions of four nodes.
 #[inline(always)]
 fn directions<L: Registers>(angles: &Angles, codes: &[u8; 4]) -> [L::V; 2] {
-    // Codes are below the table's length: the mask tells the compiler, and keeps codes of the next level, which fill up
-    // the last four, inside the table.
+    // Codes are below the table's length. The mask shows it to the compiler. It also keeps codes of
+    // the next level, which fill up the last four, within the table.
     let at = |i: usize| &angles.directions[usize::from(codes[i]) & (angles.directions.len() - 1)];
     [L::load_pairs(at(0), at(1)), L::load_pairs(at(2), at(3))]
 }
 
+/// Implements `scalar::decode_angles`.
 #[inline(always)]
 pub(crate) fn decode_angles<L: Registers>(tree: &AngleTree, row: &[u8], out: &mut [f32]) {
     let mut codes = [0; MAX_DIM];
@@ -34,7 +41,7 @@ pub(crate) fn decode_angles<L: Registers>(tree: &AngleTree, row: &[u8], out: &mu
     for angles in tree.levels.iter().rev() {
         done -= nodes;
         let (fours, rest) = codes[done..done + nodes].as_chunks::<4>();
-        // From the last node on: what is written has been read.
+        // From the last node on, because a product may overwrite radii that were already read.
         for (i, code) in (4 * fours.len()..nodes).zip(rest).rev() {
             let [cos, sin] = angles.directions[usize::from(*code)];
             (out[2 * i], out[2 * i + 1]) = (out[i] * cos, out[i] * sin);
@@ -53,6 +60,7 @@ pub(crate) fn decode_angles<L: Registers>(tree: &AngleTree, row: &[u8], out: &mu
     }
 }
 
+/// Implements `scalar::score_angles`. Directions are looked up once for all queries.
 #[inline(always)]
 pub(crate) fn score_angles<L: Registers>(
     tree: &AngleTree,
@@ -62,7 +70,7 @@ pub(crate) fn score_angles<L: Registers>(
 ) {
     let count = bytes.len() / tree.row_bytes();
     let (mut codes, mut sums) = ([0; MAX_CODES], [[0.0; 4]; MAX_DIM / 4 + 1]);
-    // Two registers for each four nodes, level by level.
+    // Two registers for every four nodes, level by level.
     let mut looked_up = [[L::splat(0); 2]; MAX_DIM / 4 + MAX_LEVELS];
     for (r, row) in bytes.chunks_exact(tree.row_bytes()).enumerate() {
         for (nodes, packing, bytes) in tree.planes(row) {
@@ -94,6 +102,7 @@ pub(crate) fn score_angles<L: Registers>(
     }
 }
 
+/// Implements `scalar::accumulate_angles`.
 #[inline(always)]
 pub(crate) fn accumulate_angles<L: Registers>(
     tree: &AngleTree,

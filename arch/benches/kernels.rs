@@ -1,8 +1,9 @@
-//! Every kernel of every backend of this CPU, side by side; scores and sums beside an f16 dot product with fused
-//! multiply-adds, which is what an uncompressed cache computes.
+//! Every kernel on every backend of this CPU. Scores and sums are also compared with an f16 dot
+//! product with fused multiply-adds, which is what an uncompressed cache computes.
 //!
-//! `cargo bench -p octaplex-arch -- score` for some of them; `-- --quick` for a first look. Times are per call; scores
-//! and sums go over 4,096 rows of 128 coordinates, so a nanosecond a row reads as 4.1 µs.
+//! `cargo bench -p octaplex-arch -- score` runs some of them, `-- --quick` gives a first
+//! impression. Times are per call. Scores and sums take 4,096 rows of 128 coordinates, so 4.1 µs is
+//! one nanosecond a row.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use octaplex_arch::{Backend, Float, IntQuery, Packing, Rows};
@@ -11,7 +12,7 @@ use std::hint::black_box;
 const DIM: usize = 128;
 const ROWS: usize = 4096;
 
-/// Painted inputs: the same on every machine, without a generator to depend on.
+/// Returns inputs that are the same on every machine, without a random generator.
 fn paint(count: usize) -> impl Iterator<Item = u64> {
     (1..=count as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20)
 }
@@ -20,7 +21,7 @@ fn floats(count: usize) -> Vec<f32> {
     paint(count).map(|x| (x % 2001) as f32 / 500.0 - 2.0).collect()
 }
 
-/// Rows of any codes behind scales between 1/8 and 2.
+/// Returns rows of any codes, with scales between 1/8 and 2.
 fn rows_of(packing: Packing) -> (Vec<u8>, usize) {
     let stride = 2 + packing.bytes(DIM);
     let mut bytes: Vec<u8> = paint(ROWS * stride).map(|x| x as u8).collect();

@@ -1,18 +1,20 @@
-//! Small blocks. `vpermilps` reads two bits of each index: with a dword's codes shifted down by 0, 2, 4 … it looks
-//! 16 of them up, and stray high bits do no harm. The bit plane is a mask.
-//! On a Sapphire Rapids, 1.1 to 2.4 times as fast as the text for AVX2; quantising 2.6 to 3.6 times.
+//! Small blocks with AVX-512.
+//!
+//! `vpermilps` uses two bits of each index, and ignores the others. So a dword of codes that is
+//! shifted down by 0, 2, 4 … looks up 16 of them. The bit plane is a mask. On Sapphire Rapids it is
+//! 1.1 to 2.4 times as fast as AVX2's implementation, and quantising 2.6 to 3.6 times.
 
 use crate::registers::avx512::{halve_four, join_fours, load, load_ps, places, store_first, store_ps};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use core::arch::x86_64::*;
 
-/// Rows in a block of rows: their sums fill one register.
+/// Rows that are scored together. Their sums fill one register.
 const ROWS: usize = 16;
 
 /// Queries that share the decoding of a row.
 const QUERIES: usize = 8;
 
-/// A codebook in the lanes of registers: `high` where a bit of the plane is set.
+/// A codebook in the lanes of registers. `high` is used where a bit of the plane is set.
 struct Book {
     low: __m512,
     high: __m512,
@@ -20,12 +22,15 @@ struct Book {
     places: __m512i,
 }
 
+/// The first bit of each code in its dword.
 static SHIFTS: [u32; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
 
-/// Of each value's dword: where the code of the first half begins in the quadword of a block's codes, and that of the second half.
+/// For the dword of each value: the bit at which the first half's code begins in the block's codes,
+/// and the second half's.
 static PLACES: [u8; 64] = places!(i => 2 * (i / 4) + 32 * (i % 2));
 
 impl Book {
+    /// Loads a codebook.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(book: &BlockBook) -> Self {
@@ -37,7 +42,7 @@ impl Book {
         Self { low, high, shifts: load(&SHIFTS), places: load(&PLACES) }
     }
 
-    /// The values of a small block.
+    /// Decodes a small block. `PLANE`: the plane has the high bits of the codes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn values<const PLANE: bool>(&self, block: &[u8; BLOCK_BYTES]) -> [__m512; 2] {
@@ -45,7 +50,8 @@ impl Book {
         let scale = _mm512_cvtph_ps(_mm256_set1_epi16(scale));
         let (low, high) = (_mm512_mul_ps(scale, self.low), _mm512_mul_ps(scale, self.high));
         if !PLANE {
-            // Of each value's dword, the lowest byte has the code of the first half, the next one that of the second.
+            // In each value's dword, the lowest byte gets the code of the first half, and the next
+            // byte that of the second half.
             let [a, b, c, d, e, f, g, h, ..] = *block;
             let codes = _mm512_set1_epi64(i64::from_le_bytes([a, b, c, d, e, f, g, h]));
             let first = _mm512_multishift_epi64_epi8(self.places, codes);
@@ -62,7 +68,7 @@ impl Book {
     }
 }
 
-/// For each 32 values: scale = max|x| / largest centroid; code = thresholds not above x/scale; see `scalar`.
+/// Implements `scalar::quantize_blocks`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
     match book {
@@ -71,6 +77,8 @@ pub(crate) fn quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
     }
 }
 
+/// Quantises blocks. `PLANE`: the plane has the high bits of the codes, otherwise the signs of the
+/// residuals.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn quantize_with<const PLANE: bool>(book: &BlockBook, thresholds: &[f32], x: &[f32], bytes: &mut [u8]) {
@@ -84,7 +92,7 @@ fn quantize_with<const PLANE: bool>(book: &BlockBook, thresholds: &[f32], x: &[f
         let inverse = _mm512_set1_ps(if scale > 0.0 { 1.0 / scale } else { 0.0 });
         for (half, x) in x.into_iter().enumerate() {
             let y = _mm512_mul_ps(x, inverse);
-            // Counted from above, so that a NaN takes the last code.
+            // Counted from above, so that a NaN gets the last code.
             let one = _mm512_set1_epi32(1);
             let mut codes = _mm512_set1_epi32(thresholds.len() as i32);
             for threshold in thresholds {
@@ -108,7 +116,7 @@ fn quantize_with<const PLANE: bool>(book: &BlockBook, thresholds: &[f32], x: &[f
     }
 }
 
-/// out = scale · centroid\[code].
+/// Implements `scalar::decode_blocks`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
     match book {
@@ -117,6 +125,7 @@ pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
+/// Decodes blocks with a loaded codebook.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const PLANE: bool>(book: &Book, bytes: &[u8], out: &mut [f32]) {
@@ -128,7 +137,7 @@ fn decode<const PLANE: bool>(book: &Book, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// score\[query]\[row] = `dot` of the query and the decoded row.
+/// Implements `scalar::score_blocks`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_blocks(
     book: &BlockBook,
@@ -152,13 +161,14 @@ pub(crate) fn score_blocks(
     }
 }
 
-/// A row of at most 16; the last one again where there are fewer.
+/// Returns a row of at most 16. Behind the last row, it repeats.
 #[inline]
 fn row(block: &[[u8; BLOCK_BYTES]], per_row: usize, index: usize) -> &[[u8; BLOCK_BYTES]] {
     let last = block.len() - per_row;
     &block[(index * per_row).min(last)..][..per_row]
 }
 
+/// Scores rows with one query. Common widths have their own loops.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[f32], scores: &mut [f32]) {
@@ -182,7 +192,8 @@ fn score_one<const PLANE: bool>(book: &Book, dim: usize, bytes: &[u8], query: &[
     }
 }
 
-/// Rows of a length that the compiler knows: without checks and branches, a quarter faster.
+/// Scores rows of a length that the compiler knows. Without checks and branches it takes a quarter
+/// less time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_rows<const PLANE: bool, const PER_ROW: usize>(
     book: &Book,
@@ -204,7 +215,7 @@ fn score_rows<const PLANE: bool, const PER_ROW: usize>(
     if let Some(last) = rest.len().checked_sub(1) {
         let mut sums = [_mm512_setzero_ps(); 4];
         for (m, sums) in sums.iter_mut().enumerate() {
-            // The last row again where there are fewer.
+            // Behind the last row, it repeats.
             let row = |r: usize| &rest[r.min(last)][..];
             *sums = score_four::<PLANE>(book, [row(m), row(m + 4), row(m + 8), row(m + 12)], query);
         }
@@ -212,6 +223,7 @@ fn score_rows<const PLANE: bool, const PER_ROW: usize>(
     }
 }
 
+/// Returns the first two halvings of four rows' sums.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_four<const PLANE: bool>(
@@ -232,7 +244,7 @@ fn score_four<const PLANE: bool>(
     halve_four(lanes)
 }
 
-/// Several queries share the decoding, by way of the first-level cache.
+/// Scores rows with several queries, which share the decoded values in the first-level cache.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_some<const PLANE: bool>(
     book: &Book,
@@ -270,7 +282,7 @@ fn score_some<const PLANE: bool>(
     }
 }
 
-/// acc\[query] += Σ weight·decoded row, rows ascending.
+/// Implements `scalar::accumulate_blocks`, a column of blocks at a time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_blocks(
     book: &BlockBook,
@@ -294,6 +306,7 @@ pub(crate) fn accumulate_blocks(
     }
 }
 
+/// Adds one column of blocks, whose 32 sums stay in registers.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_column<'a, const PLANE: bool>(

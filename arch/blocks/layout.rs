@@ -1,34 +1,38 @@
-//! Rows of small blocks that each have a scale of their own.
+//! The layout of rows of small blocks that each have a scale.
 
 /// Values in a small block.
 pub const BLOCK_VALUES: usize = 32;
 
-/// Bytes of a small block: 2 bits of code for each value, then a plane of one bit for each, then an f16 scale. Code and
-/// plane are least significant bit first.
+/// Bytes of a small block. Codes and plane are least significant bit first.
+///
+/// ```text
+/// byte    0              8              12       14
+///         │ codes, 2 bits │ plane, 1 bit │ f16 scale │
+/// ```
 pub const BLOCK_BYTES: usize = 14;
 
-/// The codebook of small blocks, and what their bit plane holds.
+/// The codebook of small blocks, which also says what the bit plane holds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BlockBook {
-    /// Four values, ascending, and the thresholds between them. The plane holds the signs of the residuals (1 = not
-    /// negative), and nothing reads it.
+    /// Four values, ascending, and the thresholds between them. The plane holds the signs of the
+    /// residuals (1 = not negative), which no decoder reads.
     TwoBits {
-        /// Values for a scale of 1.
+        /// The values for a scale of 1.
         centroids: [f32; 4],
-        /// A value on a threshold goes to the upper cell.
+        /// The thresholds. A value on a threshold gets the upper code.
         thresholds: [f32; 3],
     },
-    /// Eight values. The plane holds the codes' high bits.
+    /// Eight values. The plane holds the high bits of the codes.
     ThreeBits {
-        /// Values for a scale of 1.
+        /// The values for a scale of 1.
         centroids: [f32; 8],
-        /// A value on a threshold goes to the upper cell.
+        /// The thresholds. A value on a threshold gets the upper code.
         thresholds: [f32; 7],
     },
 }
 
 impl BlockBook {
-    /// The largest centroid: the block's largest magnitude is this times its scale.
+    /// Returns the largest centroid. A block's largest magnitude is this times its scale.
     #[must_use]
     pub const fn largest(&self) -> f32 {
         match self {

@@ -1,13 +1,16 @@
-//! Small blocks: 32 values with 2-bit codes, a bit plane, and an f16 scale that fits the largest of them.
+//! The specification of small blocks: 32 values with 2-bit codes, a bit plane, and an f16 scale
+//! that fits the largest value.
 
 use crate::floats::f16_to_f32;
 use crate::vectors::scalar::{accumulate_rows, dot, max_abs, score_rows};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 use half::f16;
 
-/// For each 32 values: scale = max|x| / largest centroid; code = thresholds not above x/scale, the quotient taken as
-/// x · (1/scale) with the scale in `f32`, before it is rounded to f16. A scale of 0 counts as quotients of 0; where
-/// 1/scale overflows, 0 · ∞ is a NaN, and a NaN takes the last code.
+/// Quantises each 32 values: scale = max|x| / largest centroid, and code = the number of thresholds
+/// that are not above x/scale.
+///
+/// The quotient is x · (1/scale), with the scale in `f32` before it is rounded to f16. A scale of 0
+/// gives quotients of 0. If 1/scale overflows, 0 · ∞ is NaN, and a NaN gets the last code.
 #[inline(always)]
 pub(crate) fn quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
     match book {
@@ -16,6 +19,7 @@ pub(crate) fn quantize_blocks(book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
     }
 }
 
+/// Quantises with a codebook of N values.
 #[inline(always)]
 fn quantize_with<const N: usize, const T: usize>(
     centroids: &[f32; N],
@@ -30,7 +34,7 @@ fn quantize_with<const N: usize, const T: usize>(
         let (mut low, mut plane) = (0u64, 0u32);
         for (j, x) in x.iter().enumerate() {
             let y = x * inverse;
-            // Counted from above, so that a NaN takes the last code.
+            // Counted from above, so that a NaN gets the last code.
             let mut code = T as u32;
             for threshold in thresholds {
                 code -= u32::from(y < *threshold);
@@ -45,10 +49,10 @@ fn quantize_with<const N: usize, const T: usize>(
     }
 }
 
-/// Small blocks that fill a whole number of registers.
+/// The bytes of 32 small blocks, which fill a whole number of registers.
 const RUN: usize = 32 * BLOCK_BYTES;
 
-/// The exponents of a run's scales.
+/// Ones for the exponents of a run's scales.
 static EXPONENTS: [u8; RUN] = {
     let mut mask = [0; RUN];
     let mut i = BLOCK_BYTES - 1;
@@ -59,11 +63,11 @@ static EXPONENTS: [u8; RUN] = {
     mask
 };
 
-/// Whether no scale has an exponent of all ones, infinity's and NaN's.
+/// Returns whether no scale has an exponent of all ones, which would be infinity or NaN.
 #[inline(always)]
 pub(crate) fn blocks_are_finite(bytes: &[u8]) -> bool {
     let (runs, rest) = bytes.as_chunks::<RUN>();
-    // All ones plus the lowest of them carries into the sign bit.
+    // An exponent of all ones plus the lowest of them carries into the sign bit.
     let mut carries = [0u8; 64];
     for run in runs {
         for (bytes, mask) in run.as_chunks::<64>().0.iter().zip(EXPONENTS.as_chunks::<64>().0) {
@@ -77,7 +81,7 @@ pub(crate) fn blocks_are_finite(bytes: &[u8]) -> bool {
     (carries | rest) & 0x80 == 0
 }
 
-/// out = scale · centroid\[code].
+/// Decodes blocks: out = scale · centroid\[code].
 #[inline(always)]
 pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
@@ -102,7 +106,7 @@ pub(crate) fn decode_blocks(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// score\[query]\[row] = [`dot`] of the query and the decoded row.
+/// Scores rows: [`dot`] of the query and the decoded row.
 #[inline(always)]
 pub(crate) fn score_blocks(
     book: &BlockBook,
@@ -115,7 +119,7 @@ pub(crate) fn score_blocks(
     score_rows(|row, values| decode_blocks(book, row, values), dot, dim, rows, queries, scores);
 }
 
-/// acc\[query] += Σ weight·decoded row, rows ascending.
+/// Adds Σ weight·decoded row to `acc`, rows in ascending order.
 #[inline(always)]
 pub(crate) fn accumulate_blocks(
     book: &BlockBook,

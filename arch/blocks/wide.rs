@@ -1,4 +1,9 @@
-//! Small blocks: codes become indices into a register of four scaled values.
+//! Small blocks for registers. Codes become byte indices into a register of four scaled values.
+//!
+//! ```text
+//! codes    c₀ c₁ c₂ c₃                    2 bits each
+//! index    4·c₀ + 0 1 2 3 │ 4·c₁ + 0 1 2 3 │ …      the four bytes of each float
+//! ```
 
 use crate::floats::f16_to_f32;
 use crate::registers::Registers;
@@ -6,7 +11,7 @@ use crate::vectors::scalar::{accumulate_rows, score_rows};
 use crate::vectors::wide::dot;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 
-/// out = scale · centroid\[code].
+/// Implements `scalar::decode_blocks`.
 #[inline(always)]
 pub(crate) fn decode_blocks<L: Registers>(book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.as_chunks::<BLOCK_BYTES>().0;
@@ -27,6 +32,7 @@ pub(crate) fn decode_blocks<L: Registers>(book: &BlockBook, bytes: &[u8], out: &
     }
 }
 
+/// Decodes a block with four values for each state of the plane's bit.
 #[inline(always)]
 fn decode<L: Registers, const PLANE: bool>(
     books: [&[f32; 4]; 2],
@@ -48,7 +54,7 @@ fn decode<L: Registers, const PLANE: bool>(
                 L::or(L::lookup(index, spread), L::load(&[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]));
             let mut values = L::lookup(low, index);
             if PLANE {
-                // An index beyond its register gives zeros.
+                // An index outside of its register gives zeros, so an OR merges both lookups.
                 values = L::or(values, L::lookup(high, L::sub_bytes(index, L::splat(16))));
             }
             L::store_floats(out, values);
@@ -56,13 +62,14 @@ fn decode<L: Registers, const PLANE: bool>(
     }
 }
 
-/// Where the values of 16 codes start in a register of four floats, 16 bytes further with a set bit of the plane.
+/// Returns where the values of 16 codes begin in a register of four floats. A set bit of the plane
+/// adds 16 bytes.
 #[inline(always)]
 fn indices<L: Registers, const PLANE: bool>(block: L::V, half: u8) -> L::V {
     let first = 4 * half;
     let [a, b, c, d] = [first, first + 1, first + 2, first + 3];
     let codes = L::lookup(block, L::load(&[a, a, a, a, b, b, b, b, c, c, c, c, d, d, d, d]));
-    // One code in each byte, in either half of it; then in the lower one, as code or 4 · code.
+    // One code in each byte, in either half of it. Then in the lower half, as code or as 4 · code.
     let codes = L::and(codes, L::load(&[3, 12, 48, 192, 3, 12, 48, 192, 3, 12, 48, 192, 3, 12, 48, 192]));
     let codes = L::or(L::and(codes, L::splat(15)), L::shift_bytes_right(codes, 4));
     let index = L::lookup(L::load(&[0, 4, 8, 12, 4, 0, 0, 0, 8, 0, 0, 0, 12, 0, 0, 0]), codes);
@@ -76,6 +83,7 @@ fn indices<L: Registers, const PLANE: bool>(block: L::V, half: u8) -> L::V {
     L::or(index, L::multiply_words(ones, L::splat_word(16)))
 }
 
+/// Implements `scalar::score_blocks`.
 #[inline(always)]
 pub(crate) fn score_blocks<L: Registers>(
     book: &BlockBook,
@@ -89,6 +97,7 @@ pub(crate) fn score_blocks<L: Registers>(
     score_rows(decode, dot::<L>, dim, rows, queries, scores);
 }
 
+/// Implements `scalar::accumulate_blocks`.
 #[inline(always)]
 pub(crate) fn accumulate_blocks<L: Registers>(
     book: &BlockBook,

@@ -1,4 +1,5 @@
-//! Rows of codes, for AVX-512. Centroids of up to 16 levels are looked up as bytes, those of more as words.
+//! Rows of codes with AVX-512. Centroids of up to 16 levels are looked up as bytes, those of more
+//! levels as words.
 
 pub(crate) mod accumulate;
 pub(crate) mod codebook;
@@ -17,7 +18,7 @@ use crate::{IntQuery, Rows};
 pub(crate) use pack::{pack, unpack};
 pub(crate) use quantize::{lookup, lookup_packed, quantize};
 
-/// See `scalar::score_codes`.
+/// Implements `scalar::score_codes`. `tiles` is `Some` with AMX.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
@@ -33,7 +34,7 @@ pub(crate) fn score_codes(
     }
 }
 
-/// See `scalar::accumulate_codes`.
+/// Implements `scalar::accumulate_codes`. `tiles` is `Some` with AMX.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,

@@ -1,8 +1,9 @@
-//! Rows of codes in plain Rust, for CPUs without vector instructions of ours: those that LLVM vectorises for by itself
-//! (SSE2), and those that have none.
+//! Rows of codes in plain Rust, for CPUs for which there are no vector kernels. Those are CPUs for
+//! which LLVM vectorises (SSE2), and CPUs without vectors.
 //!
-//! Bits are the specification's, because sums are exact integers. A row becomes `i16` centroids once for all queries
-//! that share it, by a table of two or four codes at a time; what is left are products of `i16`.
+//! The bits are the specification's, because sums are exact integers. A row becomes `i16` centroids
+//! once for all queries that share it, through a table of two codes at a time. What remains are
+//! products of `i16`.
 
 use super::layout::Codebook;
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
@@ -16,17 +17,25 @@ const QUERIES: usize = 8;
 const COLUMNS: usize = 128;
 const ROWS: usize = 4;
 
-/// Whether two queries, or two coordinates of one, share a product, in the halves of an `i64`: where a product of 64 bits
-/// takes as long as one of 32, and there are no vectors.
-const TWINS: bool = cfg!(any(
+/// Whether two queries, or two coordinates of one query, share a multiplication in the halves of an
+/// `i64`.
+///
+/// ```text
+/// i64       b·2³² + a                              two factors
+/// · c       (b·c)·2³² + a·c                        one product, two results
+/// ```
+///
+/// This pays off where a product of 64 bits takes as long as one of 32, and where there are no
+/// vectors.
+const IN_PAIRS: bool = cfg!(any(
     all(target_arch = "wasm32", not(target_feature = "simd128")),
     all(target_arch = "riscv64", not(target_feature = "v")),
 ));
 
-/// score\[query]\[row], as [`scalar::score_codes`](super::scalar::score_codes).
+/// Implements [`scalar::score_codes`](super::scalar::score_codes).
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
-    if TWINS
+    if IN_PAIRS
         && let [query] = queries
         && packing.radix() == 1
     {
@@ -42,8 +51,7 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
     score_rows(rows, scale, queries, scores, |row, out| book.read(rows, row, 0, out));
 }
 
-/// acc\[query] += Σ weight·row scale·`scale`·centroid, as
-/// [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
+/// Implements [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
 pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     let book = Book::new(packing, centroids);
@@ -52,7 +60,7 @@ pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], ac
     });
 }
 
-/// Scores of rows that `read` turns into centroids.
+/// Scores rows that `read` turns into centroids.
 #[inline(always)]
 pub(crate) fn score_rows(
     rows: &Rows,
@@ -65,21 +73,21 @@ pub(crate) fn score_rows(
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut((QUERIES * count).max(1))) {
-        let mut twins = [[0; MAX_DIM]; if TWINS { QUERIES / 2 } else { 0 }];
-        for (twins, pair) in twins.iter_mut().zip(queries.chunks(2)) {
+        let mut pairs = [[0; MAX_DIM]; if IN_PAIRS { QUERIES / 2 } else { 0 }];
+        for (pairs, pair) in pairs.iter_mut().zip(queries.chunks(2)) {
             let second = pair.get(1).unwrap_or(&pair[0]);
-            for ((twin, a), b) in twins.iter_mut().zip(pair[0].values).zip(second.values) {
-                *twin = twin_of(*a, *b);
+            for ((pair_value, a), b) in pairs.iter_mut().zip(pair[0].values).zip(second.values) {
+                *pair_value = packed(*a, *b);
             }
         }
         for (r, row) in rows.iter().enumerate() {
             read(row, centroids);
             let mut sums = [0; QUERIES];
-            if TWINS {
-                for (sums, twins) in
-                    sums.as_chunks_mut().0.iter_mut().zip(&twins).take(queries.len().div_ceil(2))
+            if IN_PAIRS {
+                for (sums, pairs) in
+                    sums.as_chunks_mut().0.iter_mut().zip(&pairs).take(queries.len().div_ceil(2))
                 {
-                    *sums = dot_twins(centroids, &twins[..dim]);
+                    *sums = dot_pairs(centroids, &pairs[..dim]);
                 }
             } else {
                 for (sum, query) in sums.iter_mut().zip(queries) {
@@ -94,7 +102,10 @@ pub(crate) fn score_rows(
     }
 }
 
-/// One query, whose coordinates share products in pairs: (a + b·2³²)·(q + p·2³²) has ap + bq above aq, and nothing else in 64 bits.
+/// Scores one query, whose coordinates share products in pairs.
+///
+/// In (a + b·2³²)·(q + p·2³²) the upper half is ap + bq, if p and q are the two coordinates of the
+/// query in reverse order. The term bp·2⁶⁴ falls out of 64 bits. The lower half, aq, is not used.
 fn score_one<const BITS: usize>(
     rows: &Rows,
     centroids: &[i16],
@@ -105,14 +116,14 @@ fn score_one<const BITS: usize>(
     let mut pairs = [0; 256];
     for (pairs, second) in pairs.chunks_exact_mut(1 << BITS).zip(centroids) {
         for (pair, first) in pairs.iter_mut().zip(centroids) {
-            *pair = twin_of(*first, *second);
+            *pair = packed(*first, *second);
         }
     }
-    // Zeros behind the last.
+    // The query's pairs, with zeros behind the last.
     let mut crossed = [[0; 4]; MAX_DIM / 8];
     let crossed = &mut crossed[..rows.dim.div_ceil(8)];
     for (crossed, pair) in crossed.as_flattened_mut().iter_mut().zip(query.values.chunks(2)) {
-        *crossed = twin_of(pair.get(1).copied().unwrap_or(0), pair[0]);
+        *crossed = packed(pair.get(1).copied().unwrap_or(0), pair[0]);
     }
     let add = |sum: i64, codes: u64, crossed: &[i64; 4]| {
         crossed.iter().enumerate().fold(sum, |sum, (i, crossed)| {
@@ -128,34 +139,38 @@ fn score_one<const BITS: usize>(
     }
 }
 
-/// Σ aᵢ·bᵢ, exact.
+/// Returns Σ aᵢ·bᵢ, which is exact.
 #[inline(always)]
 fn dot(a: &[i16], b: &[i16]) -> i32 {
     a.iter().zip(b).fold(0i32, |sum, (a, b)| sum.wrapping_add(i32::from(*a) * i32::from(*b)))
 }
 
-/// Two integers in one. Sums of their products with a third are the two sums in one, as long as these fit an `i32`.
+/// Packs two integers into one. Sums of its products with other integers hold both sums, if each
+/// fits an `i32`.
 #[inline(always)]
-fn twin_of(low: i16, high: i16) -> i64 {
+fn packed(low: i16, high: i16) -> i64 {
     (i64::from(high) << 32) + i64::from(low)
 }
 
-/// The two sums.
+/// Splits a packed sum into its two sums.
 #[inline(always)]
 fn parted(sum: i64) -> [i32; 2] {
     let low = sum as i32;
     [low, (sum.wrapping_sub(i64::from(low)) >> 32) as i32]
 }
 
-/// Both sums Σ aᵢ·bᵢ, exact.
+/// Returns both sums Σ aᵢ·bᵢ of packed factors. They are exact.
 #[inline(always)]
-fn dot_twins(a: &[i16], twins: &[i64]) -> [i32; 2] {
+fn dot_pairs(a: &[i16], pairs: &[i64]) -> [i32; 2] {
     parted(
-        a.iter().zip(twins).fold(0i64, |sum, (a, twin)| sum.wrapping_add(i64::from(*a).wrapping_mul(*twin))),
+        a.iter()
+            .zip(pairs)
+            .fold(0i64, |sum, (a, pair_value)| sum.wrapping_add(i64::from(*a).wrapping_mul(*pair_value))),
     )
 }
 
-/// Weighted sums of rows of which `read` turns any coordinates, from a multiple of [`COLUMNS`] on, into centroids.
+/// Adds weighted rows. `read` turns the coordinates of a row from a multiple of [`COLUMNS`] on into
+/// centroids.
 #[inline(always)]
 pub(crate) fn accumulate_rows(
     rows: &Rows,
@@ -184,29 +199,29 @@ pub(crate) fn accumulate_rows(
             let queries = acc.len() / dim;
             for start in (0..dim).step_by(COLUMNS) {
                 let width = COLUMNS.min(dim - start);
-                let mut sums = [[0i32; COLUMNS]; if TWINS { 0 } else { QUERIES }];
-                let mut twins = [[0i64; COLUMNS]; if TWINS { QUERIES / 2 } else { 0 }];
+                let mut sums = [[0i32; COLUMNS]; if IN_PAIRS { 0 } else { QUERIES }];
+                let mut pairs = [[0i64; COLUMNS]; if IN_PAIRS { QUERIES / 2 } else { 0 }];
                 let mut centroids = [[0; COLUMNS]; ROWS];
                 for block in 0..page.count().div_ceil(ROWS) {
                     for (centroids, r) in centroids.iter_mut().zip(ROWS * block..page.count()) {
                         read(page.row(r), start, &mut centroids[..width]);
                     }
-                    // Rows behind the last have no weight.
+                    // Rows behind the last one have a weight of 0.
                     let weights = |q: usize| -> &[i16; ROWS] { &ints[q].as_chunks().0[block] };
                     for (q, sums) in sums.iter_mut().enumerate().take(queries) {
                         add_rows(weights(q), &centroids, &mut sums[..width]);
                     }
-                    for (pair, sums) in twins.iter_mut().enumerate().take(queries.div_ceil(2)) {
+                    for (pair, sums) in pairs.iter_mut().enumerate().take(queries.div_ceil(2)) {
                         let weights =
-                            array::from_fn(|r| twin_of(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
-                        add_twins(weights, &centroids, &mut sums[..width]);
+                            array::from_fn(|r| packed(weights(2 * pair)[r], weights(2 * pair + 1)[r]));
+                        add_pairs(weights, &centroids, &mut sums[..width]);
                     }
                 }
                 for (q, acc) in acc.chunks_exact_mut(dim).enumerate() {
                     let Some(unit) = units[q] else { continue };
                     let parts: [i32; COLUMNS];
-                    let sums = if TWINS {
-                        parts = twins[q / 2].map(|twin| parted(twin)[q % 2]);
+                    let sums = if IN_PAIRS {
+                        parts = pairs[q / 2].map(|pair_value| parted(pair_value)[q % 2]);
                         &parts
                     } else {
                         &sums[q]
@@ -218,7 +233,7 @@ pub(crate) fn accumulate_rows(
     }
 }
 
-/// sums += Σ weight·centroids.
+/// Adds Σ weight·centroids of four rows to the sums.
 #[inline(always)]
 fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i32]) {
     let [a, b, c, d] = centroids;
@@ -229,9 +244,9 @@ fn add_rows(weights: &[i16; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mu
     }
 }
 
-/// The same for two queries.
+/// Adds Σ weight·centroids of four rows for two queries, whose weights are packed.
 #[inline(always)]
-fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
+fn add_pairs([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], sums: &mut [i64]) {
     let [a, b, c, d] = centroids;
     let times = |centroid: &i16, weight: i64| i64::from(*centroid).wrapping_mul(weight);
     for ((((sum, a), b), c), d) in sums.iter_mut().zip(a).zip(b).zip(c).zip(d) {
@@ -240,15 +255,16 @@ fn add_twins([wa, wb, wc, wd]: [i64; ROWS], centroids: &[[i16; COLUMNS]; ROWS], 
     }
 }
 
-/// The centroids of every value that a few neighbouring codes can have, and how codes are packed.
+/// A codebook as a table of neighbouring codes, and how codes are packed.
 struct Book<'a> {
     packing: Packing,
     centroids: &'a [i16],
-    /// Two codes of up to four bits.
+    /// The centroids of two codes of up to four bits, for each value that both have together.
     pairs: [[i16; 2]; 256],
 }
 
 impl<'a> Book<'a> {
+    /// Builds the table of pairs, if codes have up to four bits.
     fn new(packing: Packing, centroids: &'a [i16]) -> Self {
         let mut pairs = [[0; 2]; 256];
         if packing.radix() == 1 && packing.raw_bits() <= 4 {
@@ -261,7 +277,7 @@ impl<'a> Book<'a> {
         Self { packing, centroids, pairs }
     }
 
-    /// The centroids of a row from coordinate `start` on, a multiple of eight.
+    /// Reads the centroids of a row from coordinate `start` on, a multiple of eight.
     fn read(&self, rows: &Rows, row: &[u8], start: usize, out: &mut [i16]) {
         let planes = &row[2..];
         match (self.packing.radix(), self.packing.raw_bits()) {
@@ -283,6 +299,7 @@ impl<'a> Book<'a> {
         }
     }
 
+    /// Reads centroids through the table of pairs.
     #[inline(always)]
     fn read_pairs<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
         eights::<BITS>(planes, start, out, |codes, out| {
@@ -292,6 +309,7 @@ impl<'a> Book<'a> {
         });
     }
 
+    /// Reads centroids one by one.
     #[inline(always)]
     fn read_codes<const BITS: usize>(&self, planes: &[u8], start: usize, out: &mut [i16]) {
         let Some(centroids) = self.centroids.get(..1 << BITS) else { return };
@@ -303,8 +321,8 @@ impl<'a> Book<'a> {
     }
 }
 
-/// Hands out the codes of eight coordinates at a time, the first lowest, from coordinate `start` on, a multiple of
-/// eight.
+/// Passes the codes of eight coordinates at a time to `read`, the first in the lowest bits. Eight
+/// codes of `BITS` bits are exactly `BITS` bytes. `start` is a multiple of eight.
 #[inline(always)]
 pub(crate) fn eights<const BITS: usize>(
     plane: &[u8],
@@ -325,7 +343,7 @@ pub(crate) fn eights<const BITS: usize>(
     }
 }
 
-/// Up to eight bytes as a little-endian integer.
+/// Reads up to eight bytes as a little-endian integer.
 #[inline(always)]
 pub(crate) fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -339,7 +357,8 @@ mod tests {
     use crate::codes::scalar;
     use std::vec::Vec;
 
-    /// The largest factors of either kind of codebook, in all signs, and sums that nearly fill an `i32`.
+    /// The largest factors of both kinds of codebook in all signs, so that sums nearly fill an
+    /// `i32`.
     #[test]
     fn two_sums_in_one_are_exact() {
         for (factor, centroid, count) in
@@ -349,22 +368,22 @@ mod tests {
                 let sign = |bit: i32| 1 - 2 * (signs >> bit & 1) as i16;
                 let (low, high, centroid) = (factor * sign(0), factor * sign(1), centroid * sign(2));
                 let sums = [low, high].map(|factor| i32::from(factor) * i32::from(centroid) * count as i32);
-                let (centroids, twins) = (std::vec![centroid; count], std::vec![twin_of(low, high); count]);
-                assert_eq!(dot_twins(&centroids, &twins), sums);
+                let (centroids, pairs) = (std::vec![centroid; count], std::vec![packed(low, high); count]);
+                assert_eq!(dot_pairs(&centroids, &pairs), sums);
                 assert_eq!(
                     [dot(&centroids, &std::vec![low; count]), dot(&centroids, &std::vec![high; count])],
                     sums
                 );
                 let mut sum = [0];
                 for _ in 0..count / ROWS {
-                    add_twins([twin_of(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
+                    add_pairs([packed(low, high); ROWS], &[[centroid; COLUMNS]; ROWS], &mut sum);
                 }
                 assert_eq!(parted(sum[0]), sums);
             }
         }
     }
 
-    /// Codes and queries of all signs, the largest among them, in rows that end anywhere.
+    /// Codes and queries of all signs, with the largest among them, in rows that end anywhere.
     #[test]
     fn one_query_is_the_specification() {
         fn check<const BITS: usize>(dim: usize) {

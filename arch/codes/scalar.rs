@@ -1,11 +1,12 @@
-//! The specification: rows of codes, and how codes become bits.
+//! The specification of rows of codes, and of how codes become bits.
 
 use super::layout::Codebook;
 use crate::floats::rint_i16;
 use crate::vectors::scalar::max_abs;
 use crate::{IntQuery, Packing, Rows};
 
-/// code = number of thresholds ≤ x·scale; the thresholds ascend, so a value on one goes to the upper cell.
+/// Quantises: code = number of thresholds ≤ x·scale. Thresholds ascend, so a value on one gets the
+/// upper code.
 #[inline(always)]
 pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     for (x, code) in x.iter().zip(codes) {
@@ -14,7 +15,7 @@ pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u
     }
 }
 
-/// out = scale · centroid[code]; codes above the codebook take its last centroid.
+/// Looks up: out = scale · centroid[code]. Codes beyond the codebook give its last centroid.
 #[inline(always)]
 pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     for (code, out) in codes.iter().zip(out) {
@@ -22,6 +23,7 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     }
 }
 
+/// Returns the centroid of a code, the last one for codes beyond the codebook.
 #[inline(always)]
 pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {
     if crate::CHECKED {
@@ -30,7 +32,7 @@ pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {
     centroids.get(usize::from(code)).or(centroids.last()).copied().unwrap_or(0)
 }
 
-/// Writes the raw plane, then the digit plane; see [`Packing`].
+/// Writes the raw plane, then the digit plane. See [`Packing`].
 #[inline(always)]
 pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     let (raw, digits) = bytes.split_at_mut(packing.raw_bytes(codes.len()));
@@ -47,7 +49,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// Writes the digit plane.
+/// Writes the digit plane. The first digit of a group is least significant.
 #[inline(always)]
 pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
     let (raw_bits, radix) = (packing.raw_bits(), packing.radix());
@@ -61,9 +63,9 @@ pub(crate) fn pack_digits(packing: Packing, codes: &[u8], digits: &mut [u8]) {
     writer.finish();
 }
 
-/// The codes that [`pack`] wrote. Any bytes are allowed; a digit group beyond its range gives digits modulo the
-/// radix.
-#[cfg_attr(target_os = "none", inline(never))] // once for all kernels
+/// Reads the codes that [`pack`] wrote. Any bytes are allowed. A group beyond its range gives
+/// digits modulo the radix.
+#[cfg_attr(target_os = "none", inline(never))] // one copy for all kernels
 #[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     let (raw, digits) = bytes.split_at_checked(packing.raw_bytes(codes.len())).unwrap_or_default();
@@ -90,7 +92,7 @@ pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// Little-endian, least significant bit first.
+/// Writes a little-endian bit stream, least significant bit first.
 pub(crate) struct BitWriter<'a> {
     bytes: core::slice::IterMut<'a, u8>,
     buffer: u32,
@@ -98,11 +100,13 @@ pub(crate) struct BitWriter<'a> {
 }
 
 impl<'a> BitWriter<'a> {
+    /// Begins a stream.
     #[inline(always)]
     pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
         Self { bytes: bytes.iter_mut(), buffer: 0, filled: 0 }
     }
 
+    /// Appends the low `bits` bits of `value`. Its other bits must be zero.
     #[inline(always)]
     pub(crate) fn push(&mut self, value: u32, bits: u32) {
         self.buffer |= value << self.filled;
@@ -112,6 +116,7 @@ impl<'a> BitWriter<'a> {
         }
     }
 
+    /// Writes the lowest byte of the buffer.
     #[inline(always)]
     fn flush_byte(&mut self) {
         if let Some(byte) = self.bytes.next() {
@@ -121,7 +126,7 @@ impl<'a> BitWriter<'a> {
         self.filled = self.filled.saturating_sub(8);
     }
 
-    /// Writes the last, partly filled byte; its unused bits are zero.
+    /// Writes the last, partly filled byte. Its unused bits are zero.
     #[inline(always)]
     pub(crate) fn finish(mut self) {
         if self.filled > 0 {
@@ -130,6 +135,7 @@ impl<'a> BitWriter<'a> {
     }
 }
 
+/// Reads a little-endian bit stream, least significant bit first. Zeros follow the last byte.
 pub(crate) struct BitReader<'a> {
     bytes: core::slice::Iter<'a, u8>,
     buffer: u32,
@@ -137,11 +143,13 @@ pub(crate) struct BitReader<'a> {
 }
 
 impl<'a> BitReader<'a> {
+    /// Begins to read.
     #[inline(always)]
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes: bytes.iter(), buffer: 0, filled: 0 }
     }
 
+    /// Reads the next `bits` bits.
     #[inline(always)]
     pub(crate) fn take(&mut self, bits: u32) -> u32 {
         while self.filled < bits {
@@ -155,7 +163,8 @@ impl<'a> BitReader<'a> {
     }
 }
 
-/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Scores rows, laid out \[query]\[row]: (f32(Σ q·c) · (query scale · table scale)) · row scale.
+/// The sum is an exact integer.
 #[inline(always)]
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -180,18 +189,21 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
 /// Rows that share one set of integer weights in [`accumulate_codes`].
 pub(crate) const PAGE: usize = 256;
 
-/// 2⁻¹⁰⁰: a run of rows whose products of weight and row scale are all below adds nothing.
+/// 2⁻¹⁰⁰. A run of rows whose products of weight and row scale are all below this adds nothing.
 pub(crate) const SMALLEST_WEIGHT: f32 = 7.888_609e-31;
 
-/// The largest integer weight: with it, `PAGE` products of weight and centroid fit an `i32`.
+/// Returns the largest integer weight for a codebook. With it, `PAGE` products of weight and
+/// centroid fit an `i32`.
 #[inline(always)]
 pub(crate) fn weight_limit(levels: usize) -> i16 {
     if levels <= 16 { 32767 } else { 4095 }
 }
 
-/// acc\[query] += Σ weight·row scale·table scale·centroid, in integers: for each run of [`PAGE`] rows, the products
-/// weight·row scale are quantised against their largest, the sums over rows are exact `i32`, and one `f32`
-/// multiply-add a coordinate closes the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
+/// Adds Σ weight·row scale·table scale·centroid to `acc`, in integers.
+///
+/// For each run of [`PAGE`] rows, the products weight·row scale are quantised against the largest
+/// of them. Sums over rows are then exact in `i32`. One `f32` multiplication and addition a
+/// coordinate ends the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
 #[inline(always)]
 pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -216,7 +228,8 @@ pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], ac
     }
 }
 
-/// The integer weights of a run of rows and the value of one unit; `None` where the run adds nothing.
+/// Quantises the weights of a run of rows. Returns the value of one integer step, or `None` if the
+/// run adds nothing.
 #[inline(always)]
 pub(crate) fn quantize_weights(
     page: &Rows,
@@ -232,11 +245,12 @@ pub(crate) fn quantize_weights(
     quantize_products(products.get(..weights.len())?, limit, ints)
 }
 
-/// ints = rint(product · limit/max|product|), and the value of one unit.
+/// Quantises products: ints = rint(product · limit/max|product|). Returns the value of one integer
+/// step.
 #[inline(always)]
 pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16]) -> Option<f32> {
     let max = max_abs(products);
-    // Products are finite: the contract bounds weights by MAX_WEIGHT and asks for finite row scales.
+    // Products are finite: callers bound weights by MAX_WEIGHT, and row scales are finite.
     if max < SMALLEST_WEIGHT {
         return None;
     }
@@ -247,6 +261,7 @@ pub(crate) fn quantize_products(products: &[f32], limit: i16, ints: &mut [i16]) 
     Some(max / f32::from(limit))
 }
 
+/// Adds integer sums, times `factor`, to `acc`.
 #[inline(always)]
 pub(crate) fn finish_sums(sums: &[i32], factor: f32, acc: &mut [f32]) {
     for (acc, sum) in acc.iter_mut().zip(sums) {

@@ -1,4 +1,5 @@
-//! Rows of codes, for registers: here one vector at a time, quantize, look up, pack and unpack.
+//! Rows of codes for registers. This file has the kernels on one vector: quantise, look up, pack
+//! and unpack.
 
 mod accumulate;
 pub(crate) mod score;
@@ -12,9 +13,10 @@ use crate::registers::Registers;
 use crate::{MAX_DIM, Packing};
 use unpack::{Codes, MARGIN, Words, kind};
 
-/// More thresholds than this are searched by halves.
+/// With more thresholds than this, a binary search is faster than comparing with all.
 pub(crate) const COMPARED: usize = 24;
 
+/// Implements `scalar::quantize`.
 #[inline(always)]
 pub(crate) fn quantize<L: Registers>(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     if thresholds.len() > COMPARED {
@@ -46,6 +48,7 @@ pub(crate) fn quantize<L: Registers>(x: &[f32], scale: f32, thresholds: &[f32], 
     scalar::quantize(x, scale, thresholds, codes);
 }
 
+/// Implements `scalar::lookup`, for codebooks that fit into table registers.
 #[inline(always)]
 pub(crate) fn lookup<L: Registers>(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     if centroids.len() > L::TABLE {
@@ -67,6 +70,7 @@ pub(crate) fn lookup<L: Registers>(codes: &[u8], centroids: &[i16], scale: f32, 
     scalar::lookup(codes, centroids, scale, out);
 }
 
+/// Implements `scalar::unpack`. The row is copied, so that reads beyond its end are valid.
 #[inline(always)]
 pub(crate) fn unpack<L: Registers>(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     let dim = codes.len();
@@ -89,7 +93,8 @@ pub(crate) fn unpack<L: Registers>(packing: Packing, bytes: &[u8], codes: &mut [
     }
 }
 
-/// Eight codes at a time in a word of 64 bits, which any of these machines has.
+/// Implements `scalar::pack`. Eight codes at a time are packed in a word of 64 bits, which any of
+/// these machines has.
 #[inline(always)]
 pub(crate) fn pack<L: Registers>(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     let (raw, digits) = bytes.split_at_mut(packing.raw_bytes(codes.len()));
@@ -101,7 +106,7 @@ pub(crate) fn pack<L: Registers>(packing: Packing, codes: &[u8], bytes: &mut [u8
         let mut at = 0;
         for eight in eights.iter().chain((!rest.is_empty()).then_some(&last)) {
             let packed = pack_eight(u64::from_le_bytes(*eight), bits).to_le_bytes();
-            // All eight bytes: the next ones overwrite what is too much.
+            // All eight bytes are written. The next ones overwrite those that are too many.
             match raw[at..].first_chunk_mut() {
                 Some(raw) => *raw = packed,
                 None => raw[at..].iter_mut().zip(packed).for_each(|(raw, byte)| *raw = byte),
@@ -112,7 +117,7 @@ pub(crate) fn pack<L: Registers>(packing: Packing, codes: &[u8], bytes: &mut [u8
     match packing.radix() {
         1 => {}
         3 => {
-            // A group is a byte.
+            // A group of five digits is a byte.
             let (groups, rest) = codes.as_chunks::<5>();
             let digit = |code: u8| u32::from(code) >> bits;
             for (group, byte) in groups.iter().zip(digits.iter_mut()) {
@@ -126,13 +131,20 @@ pub(crate) fn pack<L: Registers>(packing: Packing, codes: &[u8], bytes: &mut [u8
     }
 }
 
-/// The low `bits` bits of eight bytes, side by side.
+/// Packs the low `bits` bits of eight bytes side by side.
+///
+/// ```text
+/// bytes    .......c₁ .......c₀ …           fields of `bits` bits at distance 8
+/// 8        …… c₃c₂ …… c₁c₀                  pairs at distance 16
+/// 16       … c₃c₂c₁c₀                       fours at distance 32
+/// 32       c₇ … c₀
+/// ```
 #[inline(always)]
 pub(crate) fn pack_eight(bytes: u64, bits: u32) -> u64 {
     let mut x = bytes & (0x0101_0101_0101_0101 * ((1 << bits) - 1));
     let mut have = bits;
     for width in [8, 16, 32] {
-        // Every second field moves down to its neighbour.
+        // Every second field moves down, next to its neighbour.
         let low = u64::MAX / ((1 << width) + 1);
         x = (x & low) | ((x >> width) & low) << have;
         have *= 2;

@@ -1,7 +1,10 @@
-//! Chunks as products of quaternions: lanes are rows in a score, eight chunks in a weighted sum.
+//! Chunks as products of quaternions with AVX2. Lanes are rows in a score, and eight chunks in a
+//! weighted sum.
 //!
-//! For sums a row's fields come out eight to a register, as in `triplets`. On a Sapphire Rapids a sum of 128 coordinates takes 44 ns,
-//! by the text for registers 115 (with eight queries 10 and 24). As many instructions as the CPU can issue bound it.
+//! For sums, a row's fields come out eight to a register, as in `triplets`. On a Sapphire Rapids, a
+//! sum of 128 coordinates takes 44 ns, against 115 ns of the implementation for any registers. With
+//! eight queries it takes 10 and 24 ns. The number of instructions that the CPU can issue limits
+//! it.
 
 mod score;
 
@@ -14,13 +17,13 @@ use crate::registers::avx2::{Ymm, load, store_ps, upper_products};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Chunks of a step.
+/// Number of chunks in a step.
 const EIGHT: usize = 8;
 
-/// Steps of the widest row.
+/// Number of steps for the widest row.
 const STEPS: usize = MAX_CHUNKS / EIGHT;
 
-/// Codes of eight chunks, a dword each.
+/// Codes of eight chunks, 32 bits each.
 #[derive(Clone, Copy)]
 struct Codes {
     units: __m256i,
@@ -28,12 +31,12 @@ struct Codes {
     radii: __m256i,
 }
 
-/// Takes eight chunks at a time from rows of one shape.
+/// Unpacks eight chunks at a time from rows of one shape.
 struct Unpack {
     layout: ChunkLayout,
     raw: Fields,
     radii: Fields,
-    /// Where the base-9 digit goes.
+    /// The shift of the base-9 digit.
     above: __m128i,
     /// See [`unit_reciprocal`].
     reciprocal: __m256i,
@@ -59,15 +62,16 @@ impl Unpack {
         }
     }
 
-    /// Chunks 8·`step` … of the row that begins at byte `row`; behind its end, some code.
+    /// Unpacks chunks 8·`step` … of the row that begins at byte `row`. Behind the row's end, codes
+    /// have no meaning.
     ///
     /// # Safety
-    /// If `READY`, sixteen bytes follow the row.
+    /// If `READY`, 16 bytes must follow the row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn codes<const READY: bool>(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
         let layout = &self.layout;
-        // SAFETY: the caller's: each of these begins within the row.
+        // SAFETY: each load begins within the row, and the caller promises 16 bytes behind it.
         let load = |at: usize| unsafe { load_some::<READY>(bytes, row + at) };
         let mut codes = self.raw.of(load(2 + step * layout.raw_bits() as usize));
         if layout.radix {
@@ -77,13 +81,14 @@ impl Unpack {
             codes = _mm256_min_epu32(codes, self.last);
         }
         let radii = self.radii.of(load(layout.radii_at() + step * usize::from(layout.radius_bits)));
-        // Of a dword's two words the upper one stays 0.
+        // Of the two words of a lane, the upper one stays 0.
         let units = upper_products(_mm256_slli_epi16::<2>(codes), self.reciprocal);
         let units = _mm256_srl_epi16(units, self.shift);
         Codes { units, members: _mm256_sub_epi16(codes, _mm256_mullo_epi16(units, self.count)), radii }
     }
 
-    /// Base-9 digits: of each dword's two words the lower base-3 digit and the upper one.
+    /// Returns base-9 digits. The two words of a lane contribute the lower and the upper base-3
+    /// digit.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn nines(&self, sixteen: __m128i, step: usize) -> __m256i {
@@ -95,10 +100,16 @@ impl Unpack {
     }
 }
 
-/// Where the base-3 digits of eight chunks are, two to a dword, and what makes a byte a fraction of 65536 whose third they are:
-/// ⌈2¹⁶/3ⁿ⁺¹⌉, exact for a byte.
+/// Where the base-3 digits of eight chunks lie, two to a lane, and how to extract them.
+///
+/// ```text
+/// byte = d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄
+/// byte · ⌈2¹⁶/3ⁿ⁺¹⌉ mod 2¹⁶      the fraction of byte/3ⁿ⁺¹, whose third is dₙ
+/// ```
+///
+/// This is exact for every byte.
 struct DigitStep {
-    /// The plane's byte that the others count from.
+    /// The byte of the plane from which `bytes` count.
     first: usize,
     bytes: [u8; 32],
     factors: [u16; 16],
@@ -125,23 +136,24 @@ static DIGITS: [DigitStep; STEPS] = {
 /// Components of eight quaternions.
 type Planes = [__m256; 4];
 
-/// Places of eight quaternions in a slice, in bytes.
+/// Positions of eight quaternions in a slice, in bytes.
 type Places = [u32; EIGHT];
 
+/// Loads eight quaternions as components.
 /// # Safety
-/// There is a quaternion at each of these places.
+/// A quaternion must lie at each of these positions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn quads(of: &[[f32; 4]], places: &Places) -> Planes {
     let mut quads = [&of[0]; 16];
     for (quad, place) in quads.iter_mut().zip(places) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         *quad = unsafe { &*of.as_ptr().byte_add(*place as usize) };
     }
     Ymm::quads(&quads).map(|plane| _mm256_castsi256_ps(plane))
 }
 
-/// unit·q.
+/// Returns unit·q.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn product([a, b, c, d]: Planes, [w, x, y, z]: Planes) -> Planes {
@@ -156,11 +168,13 @@ fn product([a, b, c, d]: Planes, [w, x, y, z]: Planes) -> Planes {
     ]
 }
 
-/// Rows whose values are kept for all queries.
+/// Number of rows whose values are kept for all queries.
 const ROWS: usize = 64;
 
-/// See `scalar::accumulate_quaternions`. Of eight chunks at a time the values of some rows, then each query's sums, which
-/// stay in registers as components while the rows go by.
+/// Implements `scalar::accumulate_quaternions`.
+///
+/// For eight chunks at a time it decodes some rows. Then it adds them for each query, whose sums
+/// stay in registers as components.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_quaternions(
     layout: &ChunkLayout,
@@ -173,7 +187,7 @@ pub(crate) fn accumulate_quaternions(
     let unpack = Unpack::new(layout);
     let limit = _mm256_set1_ps(layout.radius_limit().into());
     let mut values = [const { MaybeUninit::<Planes>::uninit() }; ROWS];
-    // Apart from the values: what goes through memory to general registers is there in time.
+    // A pass of its own, so that the stores have completed when general registers load from them.
     let mut places = [([0; EIGHT], [0; EIGHT], _mm256_setzero_ps()); ROWS];
     for first in (0..count).step_by(ROWS) {
         let rows = ROWS.min(count - first);
@@ -186,7 +200,7 @@ pub(crate) fn accumulate_quaternions(
         for step in 0..layout.chunks.div_ceil(EIGHT) {
             for (r, (places, scale)) in places[..rows].iter_mut().zip(scales).enumerate() {
                 let row = (first + r) * layout.row_bytes();
-                // SAFETY: as many bytes follow the row, or it is not asked for.
+                // SAFETY: if `ready`, 16 bytes follow the row. Otherwise `codes` checks.
                 let codes = unsafe {
                     if ready {
                         unpack.codes::<true>(bytes, row, step)
@@ -199,7 +213,8 @@ pub(crate) fn accumulate_quaternions(
                 places.2 = _mm256_mul_ps(_mm256_cvtepi32_ps(codes.radii), _mm256_set1_ps(scale));
             }
             for (values, (units, members, radii)) in values.iter_mut().zip(&places[..rows]) {
-                // SAFETY: units are below 24 and members are remainders by the set's length, times 16 bytes.
+                // SAFETY: units are below 24, members are remainders by the set's length, and both
+                // are times 16 bytes.
                 let product = unsafe { product(quads(&UNITS, units), quads(set.members, members)) };
                 values.write(product.map(|c| _mm256_mul_ps(c, *radii)));
             }
@@ -231,7 +246,7 @@ fn store_ints(out: &mut Places, x: __m256i) {
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
 }
 
-/// The components of eight quaternions, one after the other.
+/// Splits eight consecutive quaternions into components.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn turn_planes(x: &[f32; 4 * EIGHT]) -> Planes {
@@ -242,14 +257,14 @@ fn turn_planes(x: &[f32; 4 * EIGHT]) -> Planes {
     Ymm::quads(&quads).map(|plane| _mm256_castsi256_ps(plane))
 }
 
-/// From components to eight quaternions, one after the other.
+/// Joins components to eight consecutive quaternions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_planes([w, x, y, z]: Planes, out: &mut [f32; 4 * EIGHT]) {
     let pd = |a| _mm256_castps_pd(a);
     let (wx_low, wx_high) = (pd(_mm256_unpacklo_ps(w, x)), pd(_mm256_unpackhi_ps(w, x)));
     let (yz_low, yz_high) = (pd(_mm256_unpacklo_ps(y, z)), pd(_mm256_unpackhi_ps(y, z)));
-    // Register i holds chunks i and 4 + i.
+    // Register i has chunks i and 4 + i.
     let fours = [
         _mm256_unpacklo_pd(wx_low, yz_low),
         _mm256_unpackhi_pd(wx_low, yz_low),

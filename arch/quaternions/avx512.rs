@@ -1,7 +1,8 @@
-//! Chunks as products of quaternions: lanes are chunks when encoding and decoding, rows when scoring.
+//! Chunks as products of quaternions with AVX-512. Lanes are chunks in encoding and decoding, and
+//! rows in scores.
 
-/// An expression for each of an array's four registers. A closure is inlined where it is called here, but not always into
-/// `array::map`, which is not compiled for this instruction set.
+/// Evaluates an expression for each of four registers. Closures of `array::map` are not always
+/// inlined into functions with target features; this closure is.
 macro_rules! each {
     ($each:pat in $array:expr => $value:expr) => {{
         let ([a, b, c, d], value) = ($array, |$each| $value);
@@ -27,19 +28,20 @@ use core::arch::x86_64::*;
 /// Components of 16 quaternions.
 type Planes = [__m512; 4];
 
-/// 16 chunks, zeros behind the last one.
+/// Loads up to 16 chunks, then zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_chunks(x: &[f32]) -> Planes {
     let part = |i: usize| {
         let mask = first(x.len().saturating_sub(16 * i)) as u16;
-        // SAFETY: a masked load touches no value whose mask bit is clear, and those that are set are inside `x`.
+        // SAFETY: a masked load does not touch values whose mask bit is clear. The others are
+        // inside `x`.
         unsafe { _mm512_maskz_loadu_ps(mask, x.as_ptr().wrapping_add(16 * i)) }
     };
     transpose([part(0), part(1), part(2), part(3)])
 }
 
-/// From 16 quaternions, one after the other, to their components.
+/// Splits 16 consecutive quaternions into components.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn transpose(rows: [__m512; 4]) -> Planes {
@@ -54,7 +56,7 @@ fn transpose(rows: [__m512; 4]) -> Planes {
     [plane(&PICKS[0]), plane(&PICKS[1]), plane(&PICKS[2]), plane(&PICKS[3])]
 }
 
-/// The low byte of each lane.
+/// Returns the low byte of each lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn to_bytes(lanes: __m512i) -> [u8; 16] {
@@ -63,14 +65,14 @@ fn to_bytes(lanes: __m512i) -> [u8; 16] {
     array
 }
 
-/// The components of 16 members, each below the set's length.
+/// Loads the components of 16 members, each below the set's length.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn members_at(set: &QuaternionSet, members: &[u8; 16]) -> [__m512i; 4] {
     let mut quads = [&set.members[0]; 16];
     for (quad, member) in quads.iter_mut().zip(members) {
         debug_assert!(usize::from(*member) < set.members.len());
-        // SAFETY: members of lists are below the set's length: `QuaternionIndex::new` has checked them.
+        // SAFETY: members of lists are below the set's length: `QuaternionIndex::new` checked them.
         *quad = unsafe { set.members.get_unchecked(usize::from(*member)) };
     }
     Zmm::quads(&quads)

@@ -1,14 +1,22 @@
-//! Directions in four dimensions as products of quaternions: the group of 24 Hurwitz units, rows of coded chunks,
-//! and an index that finds the best product without trying all.
+//! Directions in four dimensions as products of quaternions: the 24 Hurwitz units, rows of coded
+//! chunks, and an index of candidates.
 //!
-//! A *member* is a unit quaternion of a set of S. Code p·S + s stands for unit `p` times member `s` (Hamilton's
-//! product, components in the order 1, i, j, k). The group is closed, so the inner product of u with all 24 products
-//! of one member needs one multiplication: <u, unit·member> = <u·member*, unit> (* conjugates), and the best unit for
-//! y = u·member* has the inner product max(‖y‖∞, ‖y‖₁/2).
+//! A *member* is a unit quaternion of a set of S. Code p·S + s stands for unit `p` times member
+//! `s`, by Hamilton's product with components in the order 1, i, j, k.
+//!
+//! ```text
+//! direction u       ≈ unit · member            24·S directions
+//! <u, unit·member>  = <u·member*, unit>        * conjugates: one multiplication for all 24 units of a member
+//! best unit of y    : max(‖y‖∞, ‖y‖₁/2)         y = u·member*
+//! ```
+//!
+//! So the best product needs one multiplication for each member. It works because the units are a
+//! group.
 
 use crate::floats::rint;
 
-/// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k), where bit c of b makes component c negative.
+/// The Hurwitz units: ±1, ±i, ±j, ±k, then 8 + b: ½(±1±i±j±k). Bit c of b makes component c
+/// negative.
 pub const UNITS: [[f32; 4]; 24] = {
     let mut units = [[0.0; 4]; 24];
     let mut p = 0;
@@ -42,7 +50,8 @@ const DOUBLE_UNITS: [[i8; 4]; 24] = {
     units
 };
 
-/// `TURNS[c][p]`: which unit is unit `p` times the `c`-th of 1, i, j, k. Component c of unit*·q is <q, that unit>.
+/// `TURNS[c][p]` is the number of unit `p` times the `c`-th of 1, i, j, k. Component c of unit*·q
+/// is the inner product of q and that unit.
 pub(crate) const TURNS: [[u8; 24]; 4] = {
     let mut turns = [[0; 24]; 4];
     let mut c = 0;
@@ -62,6 +71,7 @@ pub(crate) const TURNS: [[u8; 24]; 4] = {
     turns
 };
 
+/// Multiplies two doubled quaternions to a doubled one.
 const fn multiply_doubles(a: [i8; 4], b: [i8; 4]) -> [i8; 4] {
     [
         (a[0] * b[0] - a[1] * b[1] - a[2] * b[2] - a[3] * b[3]) / 2,
@@ -71,33 +81,44 @@ const fn multiply_doubles(a: [i8; 4], b: [i8; 4]) -> [i8; 4] {
     ]
 }
 
+/// Compares two quaternions.
 const fn same(a: [i8; 4], b: [i8; 4]) -> bool {
     a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
 }
 
-/// Where the parts of a row of coded chunks lie: an f16 scale, the raw plane of direction codes, their digit plane,
-/// the plane of radius codes, the plane of flags. Planes are little-endian bit streams, least significant bit
+/// The layout of a row of coded chunks. Planes are little-endian bit streams, least significant bit
 /// first, and start on a byte.
 ///
-/// In mixed radix, 24·S = 9·2^k: the low k bits of a code go to the raw plane, and the base-9 digit above them as two
-/// base-3 digits, the lower first, to the digit plane, five to a byte; the last byte holds what is left. Otherwise a
-/// code is ⌈log2 24·S⌉ whole bits of the raw plane.
+/// ```text
+/// │ scale: f16 │ raw: bits of direction codes │ digits, if `radix` │ radius codes │ flags, if `flags` │
+///   2 bytes
+/// ```
+///
+/// Without mixed radix, a code is ⌈log2 24·S⌉ bits of the raw plane. In mixed radix, 24·S = 9·2^k:
+///
+/// ```text
+/// code = base-9 digit · 2^k + k raw bits
+///             │
+///             two base-3 digits, the lower first, five to a byte: d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkLayout {
-    /// Chunks of four values in a row.
+    /// Number of chunks of four values in a row.
     pub chunks: usize,
-    /// Members of the set, S: 1 to 255.
+    /// Number of members of the set, S: 1 to 255.
     pub members: u8,
     /// Bits of a radius code, 1 to 6.
     pub radius_bits: u8,
-    /// Mixed radix: S is 3·2ⁿ.
+    /// Mixed radix. S must be 3·2ⁿ.
     pub radix: bool,
-    /// Whether a plane with a bit a chunk is stored, for the caller's use.
+    /// Whether a row ends with a plane of one bit a chunk, for the caller's use.
     pub flags: bool,
 }
 
-/// A reciprocal of S and a shift: `mulhi(4·code, reciprocal) >> shift`, the upper 16 of 32 bits, is the unit of every code below 24·S,
-/// so that what is left is a member below S.
+/// Returns a reciprocal of S and a shift.
+///
+/// `mulhi(4·code, reciprocal) >> shift` is the unit of every code below 24·S, where `mulhi` is the
+/// upper 16 of 32 bits. The remainder is the member.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const fn unit_reciprocal(members: u8) -> (u16, u32) {
     let mut shift = 0;
@@ -107,20 +128,20 @@ pub(crate) const fn unit_reciprocal(members: u8) -> (u16, u32) {
     ((1u32 << (14 + shift)).div_ceil(members as u32) as u16, shift)
 }
 
-/// Chunks of the widest vector.
+/// Number of chunks in the widest vector.
 pub(crate) const MAX_CHUNKS: usize = crate::MAX_DIM / 4;
 
 /// Bytes of the widest row before its flags: 13 + 6 bits a chunk.
 pub(crate) const MAX_ROW: usize = 2 + (MAX_CHUNKS * 13).div_ceil(8) + (MAX_CHUNKS * 6).div_ceil(8);
 
 impl ChunkLayout {
-    /// Number of codes, 24·S.
+    /// Returns the number of codes, 24·S.
     #[must_use]
     pub const fn codes(&self) -> u32 {
         24 * self.members as u32
     }
 
-    /// Bits of a code in the raw plane.
+    /// Returns the bits of a code in the raw plane.
     #[must_use]
     pub const fn raw_bits(&self) -> u32 {
         if self.radix {
@@ -130,37 +151,37 @@ impl ChunkLayout {
         }
     }
 
-    /// The largest radius code.
+    /// Returns the largest radius code.
     #[must_use]
     pub const fn radius_limit(&self) -> u8 {
         (0xff_u32 >> (8 - self.radius_bits)) as u8
     }
 
-    /// Byte at which the digit plane starts.
+    /// Returns the byte at which the digit plane starts.
     #[must_use]
     pub const fn digits_at(&self) -> usize {
         2 + (self.chunks * self.raw_bits() as usize).div_ceil(8)
     }
 
-    /// Byte at which the radius plane starts.
+    /// Returns the byte at which the radius plane starts.
     #[must_use]
     pub const fn radii_at(&self) -> usize {
         self.digits_at() + if self.radix { (2 * self.chunks).div_ceil(5) } else { 0 }
     }
 
-    /// Byte at which the flags start.
+    /// Returns the byte at which the flags start.
     #[must_use]
     pub const fn flags_at(&self) -> usize {
         self.radii_at() + (self.chunks * self.radius_bits as usize).div_ceil(8)
     }
 
-    /// Bytes of a row.
+    /// Returns the bytes of a row.
     #[must_use]
     pub const fn row_bytes(&self) -> usize {
         self.flags_at() + if self.flags { self.chunks.div_ceil(8) } else { 0 }
     }
 
-    /// Whether the numbers are in their ranges.
+    /// Returns whether the numbers are in their ranges.
     #[must_use]
     pub const fn is_valid(&self) -> bool {
         self.chunks >= 1
@@ -175,24 +196,24 @@ impl ChunkLayout {
 /// How norms become radius codes: min(limit, ⌊norm·factor + ½⌋).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RadiusSteps {
-    /// Steps a unit of the norm; finite, not negative.
+    /// Steps for each unit of the norm. Finite, not negative.
     pub factor: f32,
     /// The largest code.
     pub limit: u8,
 }
 
-/// A set of members, at most 255, with what kernels need of it.
+/// A set of 1 to 255 members, in the forms that kernels need.
 #[derive(Clone, Copy, Debug)]
 pub struct QuaternionSet<'a> {
     /// Unit quaternions.
     pub members: &'a [[f32; 4]],
-    /// The same times 127, rounded: for scores.
+    /// The same, times 127 and rounded, for scores.
     pub ints: &'a [[i8; 4]],
-    /// Finds candidates for the best code; without it, every member is tried.
+    /// Finds candidates for the best code. Without it, every member is tried.
     pub index: Option<QuaternionIndex<'a>>,
 }
 
-/// A member times 127, rounded to nearest, ties to even.
+/// Returns a member times 127, rounded to nearest, ties to even.
 #[must_use]
 pub fn quaternion_ints(member: [f32; 4]) -> [i8; 4] {
     member.map(|c| rint(c * 127.0) as i8)
@@ -204,15 +225,18 @@ pub const INDEX_GRID: usize = 16;
 /// Entries of an index's table of cells.
 pub const INDEX_CELLS: usize = INDEX_GRID * INDEX_GRID * INDEX_GRID;
 
-/// Bytes behind the last list of an index, so that kernels may read a few at a time.
+/// Number of bytes behind the last list of an index, so that kernels may read beyond a list's end.
 pub const INDEX_PADDING: usize = 256;
 
-/// Which members can be the best for directions in a part of space.
+/// For each part of space, the members that can be the best there.
 ///
-/// Turning a direction by the inverse of its nearest unit brings it to w ≥ |x|+|y|+|z|, an octahedron in the
-/// coordinates g = (x, y, z)/w. A grid of [`INDEX_GRID`]³ cells divides the cube \[-1, 1]³ around it, the last axis
-/// fastest, and a cell lists, in ascending order, every member that can win anywhere in it. The lists are the work of
-/// whoever builds them; with a margin for rounding, only speed depends on the index, never the result.
+/// The inverse of its nearest unit turns a direction to w ≥ |x|+|y|+|z|. This is an octahedron in
+/// the coordinates g = (x, y, z)/w. A grid of [`INDEX_GRID`]³ cells divides the cube \[-1, 1]³
+/// around it, the last axis fastest. A cell lists, ascending, every member that can win anywhere in
+/// it.
+///
+/// The caller builds the lists. With a margin for rounding, the index changes only speed, never the
+/// result.
 #[derive(Clone, Copy, Debug)]
 pub struct QuaternionIndex<'a> {
     cells: &'a [u32; INDEX_CELLS],
@@ -220,7 +244,7 @@ pub struct QuaternionIndex<'a> {
     members: usize,
 }
 
-/// The tables behind a [`QuaternionIndex`].
+/// The tables of a [`QuaternionIndex`].
 #[cfg(feature = "alloc")]
 #[derive(Clone, Debug)]
 pub struct QuaternionIndexTables {
@@ -231,10 +255,10 @@ pub struct QuaternionIndexTables {
 
 #[cfg(feature = "alloc")]
 impl QuaternionIndexTables {
-    /// See [`QuaternionIndex::new`].
+    /// Checks the tables and keeps them, see [`QuaternionIndex::new`].
     ///
     /// # Panics
-    /// As there.
+    /// Like [`QuaternionIndex::new`].
     #[must_use]
     pub fn new(
         members: usize,
@@ -245,13 +269,13 @@ impl QuaternionIndexTables {
         Self { cells, lists, members }
     }
 
-    /// The index, to give to kernels.
+    /// Returns the index for kernels.
     #[must_use]
     pub fn index(&self) -> QuaternionIndex<'_> {
         QuaternionIndex { cells: &self.cells, lists: &self.lists, members: self.members }
     }
 
-    /// Bytes of the tables.
+    /// Returns the bytes of the tables.
     #[must_use]
     pub fn bytes(&self) -> usize {
         core::mem::size_of_val(&*self.cells) + self.lists.len()
@@ -259,10 +283,13 @@ impl QuaternionIndexTables {
 }
 
 impl<'a> QuaternionIndex<'a> {
-    /// A cell is its list's offset · 256 + length, at least 1; `lists` has [`INDEX_PADDING`] more bytes at its end.
+    /// Checks the tables.
+    ///
+    /// A cell is its list's offset · 256 + length, where the length is at least 1. `lists` has
+    /// [`INDEX_PADDING`] more bytes at its end.
     ///
     /// # Panics
-    /// Where a list leaves `lists`, or names a member that a set of `members` does not have.
+    /// If a list leaves `lists`, or names a member that a set of `members` does not have.
     #[must_use]
     pub const fn new(members: usize, cells: &'a [u32; INDEX_CELLS], lists: &'a [u8]) -> Self {
         let end = lists.len().saturating_sub(INDEX_PADDING);
@@ -280,13 +307,14 @@ impl<'a> QuaternionIndex<'a> {
         Self { cells, lists, members }
     }
 
-    /// Number of members of the set it was built for.
+    /// Returns the number of members of the set for which it was built.
     #[must_use]
     pub fn members(&self) -> usize {
         self.members
     }
 
-    /// The table of cells, and the lists: offsets and lengths are inside them, with the padding to spare.
+    /// Returns the table of cells, and the lists. Offsets and lengths are inside the lists, the
+    /// padding excluded.
     pub(crate) fn tables(&self) -> (&'a [u32; INDEX_CELLS], &'a [u8]) {
         (self.cells, self.lists)
     }

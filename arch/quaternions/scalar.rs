@@ -7,7 +7,7 @@ use crate::codes::scalar::{BitReader, BitWriter};
 use crate::floats::{rint, row_scale, sqrt};
 use crate::vectors::scalar::accumulate_rows;
 
-/// √((w²+x²) + (y²+z²)) of each chunk.
+/// Computes √((w²+x²) + (y²+z²)) of each chunk.
 #[inline(always)]
 pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
     for ([w, x, y, z], norm) in x.as_chunks::<4>().0.iter().zip(norms) {
@@ -15,7 +15,8 @@ pub(crate) fn chunk_norms(x: &[f32], norms: &mut [f32]) {
     }
 }
 
-/// radius = min(limit, ⌊norm·factor + ½⌋); code = the best product's, 0 where the radius is 0.
+/// Encodes chunks: radius = min(limit, ⌊norm·factor + ½⌋), and the best product's code. The code is
+/// 0 where the radius is 0.
 #[inline(always)]
 pub(crate) fn encode_quaternions(
     set: &QuaternionSet,
@@ -32,6 +33,7 @@ pub(crate) fn encode_quaternions(
     }
 }
 
+/// Returns the radius code of a norm.
 #[inline(always)]
 pub(crate) fn radius_code(norm: f32, RadiusSteps { factor, limit }: RadiusSteps) -> u8 {
     let (steps, limit) = (norm * factor + 0.5, f32::from(limit));
@@ -39,7 +41,7 @@ pub(crate) fn radius_code(norm: f32, RadiusSteps { factor, limit }: RadiusSteps)
     (if steps < limit { steps } else { limit }) as i32 as u8
 }
 
-/// The code p·S + s of the largest inner product, the lowest on ties.
+/// Returns the code p·S + s of the largest inner product, the lowest on ties.
 #[inline(always)]
 pub(crate) fn best_product(set: &QuaternionSet, u: &[f32; 4]) -> u16 {
     match set.index {
@@ -48,6 +50,7 @@ pub(crate) fn best_product(set: &QuaternionSet, u: &[f32; 4]) -> u16 {
     }
 }
 
+/// Returns the best code among candidates.
 #[inline(always)]
 fn best_of(set: &QuaternionSet, u: &[f32; 4], candidates: impl Iterator<Item = usize>) -> u16 {
     let (mut best, mut code) = (-1.0, usize::MAX);
@@ -61,7 +64,7 @@ fn best_of(set: &QuaternionSet, u: &[f32; 4], candidates: impl Iterator<Item = u
     code as u16
 }
 
-/// u·q*: four sums of four products, by pairs.
+/// Returns u·q*: four sums of four products, by pairs.
 #[inline(always)]
 pub(crate) fn times_conjugate(u: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
     let ([w, x, y, z], [a, b, c, d]) = (*u, *q);
@@ -73,8 +76,9 @@ pub(crate) fn times_conjugate(u: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
     ]
 }
 
-/// The largest inner product with a unit, max(‖y‖∞, ‖y‖₁/2), and which unit has it: the axis on ties, the lowest of
-/// several; -0 counts as positive.
+/// Returns the largest inner product with a unit, max(‖y‖∞, ‖y‖₁/2), and that unit.
+///
+/// On ties an axis wins, and of several the lowest. -0 counts as positive.
 #[inline(always)]
 pub(crate) fn nearest_unit(y: &[f32; 4]) -> (f32, usize) {
     let [w, x, y_, z] = y.map(f32::abs);
@@ -92,7 +96,7 @@ pub(crate) fn nearest_unit(y: &[f32; 4]) -> (f32, usize) {
     }
 }
 
-/// The row behind its scale, and before its flags.
+/// Writes a row, except its scale and its flags.
 #[inline(always)]
 pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
     let raw_bits = layout.raw_bits();
@@ -113,14 +117,14 @@ pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row
     plane.finish();
 }
 
-/// The two base-3 digits of a base-9 digit, the lower first.
+/// Returns the two base-3 digits of a base-9 digit, the lower first.
 #[inline(always)]
 fn digits(digit: u16) -> [u8; 2] {
     [(digit % 3) as u8, (digit / 3) as u8]
 }
 
-/// What [`pack_chunks`] wrote. Any bytes are allowed: what is no digit counts modulo 3, codes above the last one
-/// become the last one.
+/// Reads what [`pack_chunks`] wrote. Any bytes are allowed: digits count modulo 3, and codes above
+/// the last one become the last one.
 #[inline(always)]
 pub(crate) fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16], radii: &mut [u8]) {
     let raw_bits = layout.raw_bits();
@@ -147,8 +151,10 @@ pub(crate) fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16],
 }
 
 impl ChunkLayout {
-    /// Whether a row has the bytes that [`pack_chunks`](crate::Backend::pack_chunks) writes, and no direction where it has no radius. Its
-    /// scale and its flags may be any.
+    /// Returns whether a row has the bytes that [`pack_chunks`](crate::Backend::pack_chunks)
+    /// writes, and no direction where it has no radius.
+    ///
+    /// Scale and flags may be any.
     #[must_use]
     pub fn is_packed(&self, row: &[u8]) -> bool {
         if !self.is_valid() || row.len() != self.row_bytes() {
@@ -165,7 +171,7 @@ impl ChunkLayout {
     }
 }
 
-/// unit·q: four sums of four products, by pairs.
+/// Returns unit·q: four sums of four products, by pairs.
 #[inline(always)]
 pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
     let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
@@ -177,13 +183,13 @@ pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
     ]
 }
 
-/// The value of one step of the radius.
+/// Returns the value of one radius step.
 #[inline(always)]
 pub(crate) fn radius_unit(layout: &ChunkLayout, row: &[u8]) -> f32 {
     row_scale(row) / f32::from(layout.radius_limit())
 }
 
-/// out = (radius · (row scale/limit)) · (unit·member).
+/// Computes out = (radius · (row scale/limit)) · (unit·member).
 #[inline(always)]
 pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
     let (mut codes, mut radii) = ([0; MAX_CHUNKS], [0; MAX_CHUNKS]);
@@ -197,21 +203,27 @@ pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row:
     }
 }
 
+/// Splits a code into unit and member.
 #[inline(always)]
 fn split_code(code: u16, members: usize) -> (usize, usize) {
     (usize::from(code) / members, usize::from(code) % members)
 }
 
-/// A query's chunk: the inner products with the 24 units, as integers of at most ±127, and what the product of one
-/// unit and one 127th is worth.
+/// A chunk of a query.
+///
+/// It has the inner products with the 24 units, as integers of at most ±127, and the value of one
+/// step of a product.
 pub(crate) struct ChunkQuery {
     pub(crate) ints: [i8; 24],
     pub(crate) unit: f32,
 }
 
 impl ChunkQuery {
-    /// The inner products are ±w, ±x, ±y, ±z and ½((±w±x) + (±y±z)); the largest becomes 127, the others are rounded
-    /// to even. All are 0 where the largest is so small that 127 divided by it is infinite.
+    /// Prepares a chunk.
+    ///
+    /// The inner products are ±w, ±x, ±y, ±z and ½((±w±x) + (±y±z)). The largest becomes 127, and
+    /// the others are rounded to nearest, ties to even. All are 0 if 127 divided by the largest is
+    /// infinite.
     #[inline(always)]
     pub(crate) fn new(q: &[f32; 4]) -> Self {
         let signed = |c: usize, negative: bool| if negative { -q[c] } else { q[c] };
@@ -234,15 +246,17 @@ impl ChunkQuery {
         Self { ints, unit: (max / 127.0) / 127.0 }
     }
 
-    /// <unit*·query, member> in integers.
+    /// Returns <unit*·query, member> in integers.
     #[inline(always)]
     fn dot(&self, p: usize, member: &[i8; 4]) -> i32 {
         (0..4).map(|c| i32::from(self.ints[usize::from(TURNS[c][p])]) * i32::from(member[c])).sum()
     }
 }
 
-/// score\[query]\[row] = (Σ over chunks, ascending, of f32(dot·radius)·(chunk's unit)) · (row scale/limit), where dot is
-/// the integer inner product of the query's chunk, turned back by the code's unit, and the code's member.
+/// Computes score\[query]\[row] = (Σ f32(dot·radius)·(chunk's unit)) · (row scale/limit).
+///
+/// The sum takes chunks in ascending order. `dot` is the integer inner product of the code's member
+/// and the query's chunk, turned back by the code's unit.
 #[inline(always)]
 pub(crate) fn score_quaternions(
     layout: &ChunkLayout,
@@ -271,7 +285,7 @@ pub(crate) fn score_quaternions(
     }
 }
 
-/// acc\[query]\[j] += weight·x̂\[j] with x̂ of [`decode_quaternions`], rows ascending.
+/// Computes acc\[query]\[j] += weight·x̂\[j] with x̂ of [`decode_quaternions`], rows ascending.
 #[inline(always)]
 pub(crate) fn accumulate_quaternions(
     layout: &ChunkLayout,
@@ -286,7 +300,7 @@ pub(crate) fn accumulate_quaternions(
 }
 
 impl<'a> QuaternionIndex<'a> {
-    /// The candidates for a chunk.
+    /// Returns the candidates for a chunk.
     #[inline(always)]
     pub(crate) fn candidates(&self, u: &[f32; 4]) -> &'a [u8] {
         let (cells, lists) = self.tables();
@@ -295,7 +309,8 @@ impl<'a> QuaternionIndex<'a> {
     }
 }
 
-/// The cell of a direction: multiplied from the left by the inverse of its nearest unit, then divided by w.
+/// Returns the cell of a direction: multiplied from the left by the inverse of its nearest unit,
+/// then divided by w.
 #[inline(always)]
 fn cell_of(u: &[f32; 4]) -> usize {
     let [a, b, c, d] = UNITS[nearest_unit(u).1];
@@ -303,7 +318,7 @@ fn cell_of(u: &[f32; 4]) -> usize {
     let scale = 1.0 / ((a * w + b * x) + (c * y + d * z));
     let step = |numerator: f32| {
         let at = (numerator * scale + 1.0) * (INDEX_GRID as f32 / 2.0);
-        // The cast saturates: a rounding beyond the cube, or a NaN, stays in the table.
+        // The cast saturates, so a rounding beyond the cube, or a NaN, stays in the table.
         (at as usize).min(INDEX_GRID - 1)
     };
     let x_step = step((a * x - b * w) + (d * y - c * z));
@@ -317,7 +332,8 @@ mod packing {
     use super::*;
     use alloc::vec;
 
-    /// Rows as they are packed are; no other bits are, unless they are a code's or a radius's.
+    /// Rows are packed as they are written. With other bits they are not, except where these are a
+    /// code's or a radius's.
     #[test]
     fn other_bytes_are_not_packed() {
         for (members, radius_bits, radix, chunks) in

@@ -1,5 +1,5 @@
-//! Chunks as products of quaternions: lanes are chunks in a search, four rows in a score, the four components of one
-//! chunk in decoding.
+//! Chunks as products of quaternions, for any registers. Lanes are chunks in a search, four rows in
+//! a score, and the components of one chunk in decoding.
 
 pub(crate) mod search;
 
@@ -9,15 +9,15 @@ use super::layout::{ChunkLayout, MAX_CHUNKS, QuaternionSet, TURNS, UNITS};
 use super::scalar::{ChunkQuery, radius_unit};
 use crate::registers::{Registers, add_row, order};
 
-/// Bytes of the widest row, and as many as are read beyond it.
-const ROOM: usize = 2 + MAX_CHUNKS * 13 / 8 + (2 * MAX_CHUNKS).div_ceil(5) + MAX_CHUNKS + 16;
+/// Bytes of the widest row, with padding for reads beyond it.
+const PADDED_ROW: usize = 2 + MAX_CHUNKS * 13 / 8 + (2 * MAX_CHUNKS).div_ceil(5) + MAX_CHUNKS + 16;
 
-/// The parts of a row's codes, taken from its planes with a few integer instructions each.
+/// Unpacks a row's codes with a few integer instructions a plane.
 struct Unpack {
     layout: ChunkLayout,
     /// ⌈2²²/S⌉: exact for codes below 24·255.
     reciprocal: u32,
-    bytes: [u8; ROOM],
+    bytes: [u8; PADDED_ROW],
 }
 
 struct Parts {
@@ -34,7 +34,7 @@ impl Unpack {
     #[inline(always)]
     fn new(layout: &ChunkLayout) -> Self {
         let reciprocal = (1u32 << 22).div_ceil(layout.members.into());
-        Self { layout: *layout, reciprocal, bytes: [0; ROOM] }
+        Self { layout: *layout, reciprocal, bytes: [0; PADDED_ROW] }
     }
 
     #[inline(always)]
@@ -75,7 +75,7 @@ impl Unpack {
     }
 }
 
-/// Fields of up to 13 bits, four from each eight bytes.
+/// Extracts fields of up to 13 bits, four from each eight bytes.
 #[inline(always)]
 fn take_fields(plane: &[u8], width: u32, fields: &mut [u16]) {
     let mask = (1 << width) - 1;
@@ -88,7 +88,8 @@ fn take_fields(plane: &[u8], width: u32, fields: &mut [u16]) {
     }
 }
 
-/// The five base-3 digits of a byte, the lowest first, modulo 3, and room to store them eight at a time.
+/// The five base-3 digits of a byte, the lowest first, modulo 3, padded so that they can be stored
+/// eight at a time.
 static DIGITS: [[u8; 8]; 256] = {
     let mut table = [[0; 8]; 256];
     let mut byte = 0;
@@ -104,13 +105,16 @@ static DIGITS: [[u8; 8]; 256] = {
     table
 };
 
-/// 24 units and room for what a mask may leave of a unit's number.
-const UNITS_ROOM: usize = 32;
+/// 24 units, padded to the numbers that a mask can leave.
+const PADDED_UNITS: usize = 32;
 
-/// What multiplies (w, x, y, z), (x, w, w, w), (y, z, x, y) and (z, y, z, x) of a member q to the four sums of unit·q:
-/// the first two and the last two are added, then both, the latter with its first lane's sign turned.
-static FACTORS: [[[f32; 4]; 4]; UNITS_ROOM] = {
-    let mut factors = [[[0.0; 4]; 4]; UNITS_ROOM];
+/// Factors for unit·q. They multiply (w, x, y, z), (x, w, w, w), (y, z, x, y) and (z, y, z, x) of a
+/// member q.
+///
+/// The first two and the last two products are added. Then both sums are added, the latter with its
+/// first lane negated.
+static FACTORS: [[[f32; 4]; 4]; PADDED_UNITS] = {
+    let mut factors = [[[0.0; 4]; 4]; PADDED_UNITS];
     let mut p = 0;
     while p < 24 {
         let [a, b, c, d] = UNITS[p];
@@ -120,7 +124,7 @@ static FACTORS: [[[f32; 4]; 4]; UNITS_ROOM] = {
     factors
 };
 
-/// Decodes a row whose parts are known.
+/// Decodes a row from its parts.
 #[inline(always)]
 fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out: &mut [f32]) {
     let orders = [order([1, 0, 0, 0]), order([2, 3, 1, 2]), order([3, 2, 3, 1])].map(|order| L::load(&order));
@@ -128,7 +132,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     let parts = parts.units.iter().zip(&parts.members).zip(&parts.radii);
     for (((p, s), radius), out) in parts.zip(out.as_chunks_mut::<4>().0) {
         let q = L::load_floats(&set.members[usize::from(*s)]);
-        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % UNITS_ROOM].each_ref().map(|f| L::load_floats(f));
+        let [f0, f1, f2, f3] = FACTORS[usize::from(*p) % PADDED_UNITS].each_ref().map(|f| L::load_floats(f));
         let [q1, q2, q3] = orders.map(|order| L::lookup(q, order));
         let first = L::add_floats(L::multiply_floats(f0, q), L::multiply_floats(f1, q1));
         let second = L::add_floats(L::multiply_floats(f2, q2), L::multiply_floats(f3, q3));
@@ -170,12 +174,12 @@ pub(crate) fn accumulate_quaternions<L: Registers>(
 
 /// A query's chunks, each turned back by every unit: four bytes.
 struct Turned {
-    chunks: [[u32; UNITS_ROOM]; MAX_CHUNKS],
+    chunks: [[u32; PADDED_UNITS]; MAX_CHUNKS],
     units: [f32; MAX_CHUNKS],
 }
 
 impl Turned {
-    const NONE: Self = Self { chunks: [[0; UNITS_ROOM]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
+    const NONE: Self = Self { chunks: [[0; PADDED_UNITS]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
 
     #[inline(always)]
     fn fill(&mut self, query: &[f32]) {
@@ -211,7 +215,7 @@ pub(crate) fn score_quaternions<L: Registers>(
     let (mut unpack, mut parts) = (Unpack::new(layout), Parts::NONE);
     let mut fours = [FourParts { units: [0; 4], members: [0; 4], radii: [0.0; 4] }; MAX_CHUNKS];
     let fours = &mut fours[..layout.chunks];
-    // Two queries share what is taken from the rows.
+    // Two queries share what is unpacked from the rows.
     let mut turned = [const { Turned::NONE }; 2];
     for (queries, scores) in queries.chunks(2).zip(scores.chunks_mut((2 * count).max(1))) {
         turned.iter_mut().zip(queries).for_each(|(turned, query)| turned.fill(query));
@@ -230,9 +234,9 @@ pub(crate) fn score_quaternions<L: Registers>(
             for (turned, scores) in turned.iter().zip(scores.chunks_mut(count.max(1))) {
                 let mut sums = L::splat(0);
                 for (four, (chunk, unit)) in fours.iter().zip(turned.chunks.iter().zip(&turned.units)) {
-                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % UNITS_ROOM]));
+                    let query = L::load_four(four.units.map(|p| chunk[usize::from(p) % PADDED_UNITS]));
                     let dots = L::to_floats(L::dot_quads(query, L::load_four(four.members)));
-                    // Exact, like the integers' product: both are below 2²⁴.
+                    // Exact, like the integer product: both are below 2²⁴.
                     let steps = L::multiply_floats(dots, L::load_floats(&four.radii));
                     sums = L::add_floats(sums, L::multiply_floats(steps, L::splat_float(*unit)));
                 }

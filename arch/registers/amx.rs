@@ -1,22 +1,31 @@
-//! AMX: products of tiles, sixteen rows of 64 bytes each, for blocks of 32 queries.
+//! AMX: products of tiles of sixteen rows of 64 bytes, for blocks of 32 queries.
 //!
-//! Rust's intrinsics for it are not stable, so this is assembly. Sixteen rows of one operand meet sixteen columns of the other in
-//! one instruction, which takes sixteen cycles: `vpdpbusd` needs 128. What is left is to bring the sums to registers again.
-//! Tiles are in their initial state outside of [`Configured`]: the system has nothing of them to save.
+//! Rust's intrinsics for AMX are not stable, so this is assembly. One instruction multiplies
+//! sixteen rows of one operand with sixteen columns of the other. It takes sixteen cycles;
+//! `vpdpbusd` would need 128. The sums then still have to be brought back to registers.
+//!
+//! ```text
+//! tiles of a     tiles of b          tmm0 = a0·b0   tmm1 = a0·b1
+//! tmm4 = a0      tmm6 = b0           tmm2 = a1·b0   tmm3 = a1·b1
+//! tmm5 = a1      tmm7 = b1
+//! ```
+//!
+//! Outside of [`Configured`], tiles are in their initial state, so the system does not have to save
+//! them.
 
 use core::arch::asm;
 use core::arch::x86_64::__m512i;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
-/// Rows of a tile.
+/// Rows in a tile.
 pub(crate) const TILE_ROWS: usize = 16;
 
-/// That this CPU has tiles, and the system permits them.
+/// Proves that this CPU has tiles, and that the system permits them.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles(());
 
-/// What `ldtilecfg` reads: the palette, then each tile's bytes a row, then its rows.
+/// The operand of `ldtilecfg`: the palette, then each tile's bytes a row, then each tile's rows.
 #[repr(C, align(64))]
 struct Config([u8; 64]);
 
@@ -39,28 +48,30 @@ impl Tiles {
         Self(())
     }
 
-    /// All eight tiles, as long as the result lives, of which there must be one at a time on a thread; some 140 cycles.
+    /// Configures all eight tiles for as long as the result lives. A thread may have one result at
+    /// a time. It takes about 140 cycles.
     #[inline]
     pub(crate) fn configure(self) -> Configured {
-        // SAFETY: `self` says that there are tiles; 64 bytes are read.
+        // SAFETY: `self` proves that the CPU has tiles. The instruction reads the 64 bytes of
+        // `CONFIG`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) }
         Configured(PhantomData)
     }
 }
 
-/// Tiles are configured on this thread.
+/// Proves that tiles are configured on this thread.
 pub(crate) struct Configured(PhantomData<*const ()>);
 
 impl Drop for Configured {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: tiles are there, and nobody needs them any longer.
+        // SAFETY: the CPU has tiles, and nothing uses them after this value.
         unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
     }
 }
 
-/// Pairs of tiles in memory: a tile's rows of 64 bytes are `stride` apart, its pair's second tile is `second` behind it, the
-/// next pair `step`.
+/// Pairs of tiles in memory. Rows of 64 bytes are `stride` bytes apart. The second tile of a pair
+/// lies `second` bytes behind the first, and the next pair `step` bytes behind this one.
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs {
     pub(crate) at: *const u8,
@@ -69,10 +80,11 @@ pub(crate) struct Pairs {
     pub(crate) step: usize,
 }
 
-/// Sums of both tiles of `a` and both of `b`: \[row of a]\[which a]\[which b], sixteen columns of b each.
+/// Sums of both tiles of `a` with both of `b`: \[row of a]\[which a]\[which b], sixteen columns of
+/// b each.
 pub(crate) type Products = [MaybeUninit<[[__m512i; 2]; 2]>; TILE_ROWS];
 
-/// So many bytes lie between a row's sums and the next.
+/// Bytes from the sums of one row to those of the next.
 const STRIDE: usize = size_of::<[[__m512i; 2]; 2]>();
 
 macro_rules! products {
@@ -84,8 +96,8 @@ macro_rules! products {
         #[inline]
         pub(crate) unsafe fn $name(&self, a: Pairs, b: Pairs, count: usize, sums: &mut Products) {
             assert!(count > 0);
-            // SAFETY: tiles are configured; the caller vouches for what is read, and `sums` has room for four tiles whose
-            // rows are `STRIDE` apart.
+            // SAFETY: tiles are configured, and the caller vouches for what is read. `sums` holds
+            // four tiles whose rows are `STRIDE` apart.
             unsafe {
                 asm!(
                     "tilezero tmm0",
@@ -142,18 +154,19 @@ impl Configured {
     }
 }
 
-/// Whether the system lets this process use tiles. Linux does when it is asked, and answers any way it likes to who has no tiles.
+/// Returns whether the system lets this process use tiles. Linux permits it on request. Its answer
+/// is only meaningful on a CPU that has tiles.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 pub(crate) fn permitted() -> bool {
     use core::sync::atomic::{AtomicU8, Ordering};
     const ARCH_PRCTL: isize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XTILEDATA: usize = 18;
-    /// 0 before the first question, then 1 for no, 2 for yes.
+    /// 0 before the first request, then 1 for no and 2 for yes.
     static ANSWER: AtomicU8 = AtomicU8::new(0);
     if ANSWER.load(Ordering::Relaxed) == 0 {
         let result: isize;
-        // SAFETY: the call takes two numbers, and touches no memory of ours.
+        // SAFETY: the system call takes two numbers, and does not touch the program's memory.
         unsafe {
             asm!(
                 "syscall",
@@ -170,7 +183,7 @@ pub(crate) fn permitted() -> bool {
     ANSWER.load(Ordering::Relaxed) == 2
 }
 
-/// Elsewhere it is not known how to ask.
+/// On other systems, the way to request tiles is not known.
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub(crate) fn permitted() -> bool {
     false

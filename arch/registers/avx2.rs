@@ -1,24 +1,24 @@
-//! Registers of AVX2: what hand-written kernels share, and an alphabet of 128 bits for the text for registers.
-//! With F16C (and FMA only where a product is exact).
+//! Registers of AVX2: helpers of the hand-written kernels, and the 128-bit registers for `wide.rs`.
 //!
-//! The same algorithms as in the AVX-512 backend, with what there is: `vpshufb` looks up sixteen bytes, shifts of
-//! bytes are multiplications of words, and `vpmaddubsw` with `vpmaddwd` stands in for `vpdpbusd`.
+//! It also uses F16C, and FMA only where a product is exact. The algorithms are those of the
+//! AVX-512 backend with weaker instructions. `vpshufb` looks up sixteen bytes. Shifts of bytes are
+//! multiplications of words. `vpmaddubsw` and `vpmaddwd` together replace `vpdpbusd`.
 
 use super::{Integers, Registers};
 use crate::Rows;
 use crate::rows::Block;
 use core::arch::x86_64::*;
 
-/// 32 bytes of plain integers.
+/// Loads 32 bytes of plain integers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load<T: Lanes + ?Sized>(values: &T) -> __m256i {
     assert!(size_of_val(values) >= 32);
-    // SAFETY: the values are as many bytes as are read, and `Lanes` have no padding.
+    // SAFETY: the values have as many bytes as are read, and `Lanes` have no padding.
     unsafe { _mm256_loadu_si256(core::ptr::from_ref(values).cast()) }
 }
 
-/// Arrays of plain integers.
+/// Arrays of plain integers, which have no padding.
 pub(crate) trait Lanes {}
 impl Lanes for [u8; 32] {}
 impl Lanes for [i8; 32] {}
@@ -28,7 +28,7 @@ impl Lanes for [u16; 16] {}
 impl Lanes for [i16; 16] {}
 impl Lanes for [i16] {}
 
-/// The first `values.len()` of 8 values, at most all.
+/// Stores the first `values.len()` of 8 values, or all 8.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn store_first(values: &mut [f32], x: __m256) {
@@ -42,6 +42,7 @@ pub(crate) fn store_first(values: &mut [f32], x: __m256) {
     }
 }
 
+/// Stores 8 floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn store_ps(values: &mut [f32; 8], x: __m256) {
@@ -49,7 +50,7 @@ pub(crate) fn store_ps(values: &mut [f32; 8], x: __m256) {
     unsafe { _mm256_storeu_ps(values.as_mut_ptr(), x) }
 }
 
-/// The scales of eight rows of a block; behind the last row any finite ones.
+/// Returns the scales of eight rows of a block. Behind the last row they may be any finite numbers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn scales_of_eight(block: &Block, first: usize) -> __m256 {
@@ -57,7 +58,7 @@ pub(crate) fn scales_of_eight(block: &Block, first: usize) -> __m256 {
         return load_first(scales.get(first..).unwrap_or(&[]));
     }
     let scales = block.window(0, 2);
-    // In general registers, which have nothing else to do here.
+    // Assembled in general registers, which have nothing else to do here.
     let mut quads = [0; 2];
     for (i, quad) in quads.iter_mut().enumerate() {
         for r in 0..4 {
@@ -67,7 +68,7 @@ pub(crate) fn scales_of_eight(block: &Block, first: usize) -> __m256 {
     _mm256_cvtph_ps(_mm_set_epi64x(quads[1], quads[0]))
 }
 
-/// `Rows::read_scales` for sixteen, converted by F16C.
+/// Reads sixteen scales as `Rows::read_scales` does, with F16C.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
@@ -79,6 +80,7 @@ pub(crate) fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
     }
 }
 
+/// Loads 8 floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_ps(values: &[f32; 8]) -> __m256 {
@@ -86,7 +88,7 @@ pub(crate) fn load_ps(values: &[f32; 8]) -> __m256 {
     unsafe { _mm256_loadu_ps(values.as_ptr()) }
 }
 
-/// Up to 8 values, zeros behind them.
+/// Loads up to 8 floats, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_first(values: &[f32]) -> __m256 {
@@ -100,17 +102,19 @@ pub(crate) fn load_first(values: &[f32]) -> __m256 {
     }
 }
 
-/// The same by a mask, where they are fewer as a rule: a copy's load waits for the store before it.
+/// Loads up to 8 floats through a mask. It is faster if there are usually fewer than 8: a load from
+/// a copy would wait for the copy's stores.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_few(values: &[f32]) -> __m256 {
     let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len() as i32), lanes);
-    // SAFETY: a masked load touches no value whose mask is clear, and those that are set are inside `values`.
+    // SAFETY: a masked load does not touch values whose mask is clear. The others are inside
+    // `values`.
     unsafe { _mm256_maskload_ps(values.as_ptr(), mask) }
 }
 
-/// Rounds as `floats::rint` does, by the same two additions.
+/// Rounds as `floats::rint` does, with the same two additions.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rint(x: __m256) -> __m256 {
@@ -118,10 +122,10 @@ pub(crate) fn rint(x: __m256) -> __m256 {
     _mm256_sub_ps(_mm256_add_ps(x, magic), magic)
 }
 
-/// The sixteen lanes of a sum.
+/// The sixteen lanes of a sum, in two registers.
 pub(crate) type Sixteen = [__m256; 2];
 
-/// Sixteen 8 to 15 onto 0 to 7, and so on down to one.
+/// Adds lanes 8 to 15 to lanes 0 to 7, and so on down to one, as `floats::halve` does.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn halve([lower, upper]: Sixteen) -> f32 {
@@ -131,7 +135,7 @@ pub(crate) fn halve([lower, upper]: Sixteen) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// Up to sixteen values, zeros behind them.
+/// Loads up to sixteen floats, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_sixteen(values: &[f32]) -> Sixteen {
@@ -139,7 +143,7 @@ pub(crate) fn load_sixteen(values: &[f32]) -> Sixteen {
     [load_first(lower), load_first(upper)]
 }
 
-/// lanes += a·b, a multiplication and an addition.
+/// Adds a·b to the lanes: a multiplication and an addition, not fused.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn add_products(lanes: &mut Sixteen, a: Sixteen, b: Sixteen) {
@@ -148,36 +152,43 @@ pub(crate) fn add_products(lanes: &mut Sixteen, a: Sixteen, b: Sixteen) {
     }
 }
 
+/// Splits sixteen floats into two registers' worth.
 #[inline]
 pub(crate) fn first_chunks(values: &mut [f32; 16]) -> &mut [[f32; 8]] {
     values.as_chunks_mut().0
 }
 
-/// Registers of 128 bits, with AVX2's instructions; to be named where its features are enabled, and nowhere else.
+/// Registers of 128 bits with AVX2's instructions. Name this type only where AVX2 is enabled.
 pub(crate) struct Avx2;
 
-/// Two lanes of 128 bits; named as [`Avx2`] is.
+/// Registers of two lanes of 128 bits. Name this type only where AVX2 is enabled.
 pub(crate) struct Ymm;
 
-/// The same with AVX-VNNI's products of bytes and of words; to be named where the CPU was asked for them. On a Sapphire
-/// Rapids, beside [`Ymm`], scores take .71 to .86 of the time with one query, .52 to .72 with eight, .62 to .67 with 32, sums
-/// .88 to .97. Centroids that `vpdpbusd` takes as unsigned bytes spare the signs; sums of blocks of queries are bound by chains
-/// of `vpdpwssd` (five cycles each).
+/// [`Ymm`] with AVX-VNNI's products of bytes and words. Name this type only on a CPU that has
+/// AVX-VNNI.
+///
+/// Compared with [`Ymm`] on Sapphire Rapids, scores take 0.71 to 0.86 of the time with one query,
+/// 0.52 to 0.72 with eight, and 0.62 to 0.67 with 32. Sums take 0.88 to 0.97. `vpdpbusd` takes
+/// centroids as unsigned bytes, which saves moving signs. Sums of blocks of queries are bound by
+/// chains of `vpdpwssd`, five cycles each.
 pub(crate) struct Vnni;
 
-/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+/// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have arrays of their size.
+        // SAFETY: `Avx2` is only used where AVX2 was detected. Loads and stores take arrays of
+        // their size.
         unsafe { $($body)* }
     }};
 }
 
+/// Reinterprets a register as floats.
 #[inline(always)]
 fn floats(x: __m128i) -> __m128 {
     avx2!(_mm_castsi128_ps(x))
 }
 
+/// Reinterprets a register as integers.
 #[inline(always)]
 fn bits(x: __m128) -> __m128i {
     avx2!(_mm_castps_si128(x))
@@ -188,7 +199,7 @@ pub(crate) mod fields;
 mod integers;
 pub(crate) use integers::upper_products;
 
-/// A byte shuffle by constants; -1 gives 0.
+/// A byte shuffle by constants. Index -1 gives 0.
 macro_rules! shuffle {
     ($x:expr; $($index:expr),*) => { _mm_shuffle_epi8($x, _mm_setr_epi8($($index),*)) };
 }
@@ -229,11 +240,12 @@ impl Registers for Avx2 {
         splat_float(x: f32) -> __m128i = avx2!(bits(_mm_set1_ps(x)));
     }
 
-    /// A tree of choices by the index's upper bits, each in the place of the highest one.
+    /// Chooses among the registers in a tree, by the index's upper bits. Each bit is shifted to the
+    /// top of its byte, where `vpblendvb` looks.
     #[inline(always)]
     fn lookup_within<const N: usize>(table: &[__m128i; 16], index: __m128i) -> __m128i {
         avx2!({
-            // Above 127 the shuffle would give 0.
+            // The shuffle would give 0 for an index above 127.
             let low = if N > 8 { _mm_and_si128(index, _mm_set1_epi8(15)) } else { index };
             let (by_16, by_32) = (_mm_slli_epi16::<3>(index), _mm_slli_epi16::<2>(index));
             let mut found = [index; N];
@@ -292,7 +304,7 @@ impl Registers for Avx2 {
     fn deal_4(bytes: &[u8; 64]) -> [__m128i; 4] {
         let (parts, _) = bytes.as_chunks::<16>();
         avx2!({
-            // Fours together in each register, then a transposition of dwords.
+            // Bring each four together within the registers, then transpose dwords.
             let fours = |i: usize| shuffle!(Self::load(&parts[i]); 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
             let (a, b, c, d) = (fours(0), fours(1), fours(2), fours(3));
             let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
@@ -316,7 +328,7 @@ impl Registers for Avx2 {
 
     #[inline(always)]
     fn count_at_least(counts: __m128i, x: __m128i, threshold: __m128i) -> __m128i {
-        // A mask is -1.
+        // A mask is -1, so subtracting it adds 1.
         avx2!(_mm_sub_epi32(counts, bits(_mm_cmpge_ps(floats(x), floats(threshold)))))
     }
 
@@ -328,7 +340,7 @@ impl Registers for Avx2 {
         })
     }
 
-    /// Two products of ±127 fit a word.
+    /// The sum of two products of ±127 fits a word.
     #[inline(always)]
     fn dot_quads(a: __m128i, b: __m128i) -> __m128i {
         avx2!({
@@ -339,11 +351,11 @@ impl Registers for Avx2 {
 
     #[inline(always)]
     fn load_triplets(x: &[f32; 12]) -> [__m128i; 3] {
-        // x y z x, y z x y, z x y z.
+        // The three registers hold x y z x, y z x y and z x y z.
         let (rows, _) = x.as_chunks::<4>();
         avx2!({
             let [a, b, c] = [&rows[0], &rows[1], &rows[2]].map(|row| _mm_loadu_ps(row.as_ptr()));
-            // Lanes of a register that are not its component's are left to the next step.
+            // Collect the x, the y and the z of all three, then put them in order.
             let xs = _mm_blend_ps::<0b0010>(_mm_blend_ps::<0b0100>(a, b), c);
             let ys = _mm_blend_ps::<0b0100>(_mm_blend_ps::<0b1001>(a, b), c);
             let zs = _mm_blend_ps::<0b1001>(_mm_blend_ps::<0b0010>(a, b), c);

@@ -1,16 +1,26 @@
-//! What kernels for AVX-512 share (F, BW, DQ, VL, VBMI, VNNI).
+//! Helpers of the AVX-512 kernels (F, BW, DQ, VL, VBMI, VNNI).
 //!
-//! Three instructions carry most of this backend. `vpermb` looks 64 bytes up in a table of 64 bytes: every codebook of
-//! up to 16 centroids fits one register, with room to repeat it so that stray high bits of an index do no harm.
-//! `vpmultishiftqb` takes eight bytes from any bit offsets of a quadword: with codes of b bits, b bytes become
-//! eight codes. `vpdpbusd` adds four products of bytes to each of 16 `i32`. Integer sums are exact in any order,
-//! so scores and weighted sums are free to use whatever lane order is fastest; `f32` sums are not, and follow
-//! `scalar.rs` lane by lane.
+//! Three instructions carry most of this backend:
 //!
-//! What decides between two ways is the count of shuffles: an Intel core (Sapphire Rapids, where today's numbers were taken)
-//! does one of 64 bytes a cycle, a Zen 5 two.
+//! ```text
+//! vpermb          64 lookups in a table of 64 bytes. A codebook of up to 16 centroids fits four times,
+//!                 so that stray high bits of an index do no harm
+//! vpmultishiftqb  eight bytes from any bit offsets of a quadword: b bytes become eight codes of b bits
+//!
+//!                   quadword  …│c₃ c₃ c₃│c₂ c₂ c₂│c₁ c₁ c₁│c₀ c₀ c₀│      here b = 3
+//!                   offsets        9        6        3        0
+//!                   bytes     │xxxxx c₃c₃c₃│xxxxx c₂c₂c₂│xxxxx c₁c₁c₁│xxxxx c₀c₀c₀│   x: stray bits
+//!
+//! vpdpbusd        adds four products of bytes to each of 16 `i32`
+//! ```
+//!
+//! Integer sums are exact in any order, so scores and weighted sums use the fastest order of lanes.
+//! Sums of `f32` follow `scalar.rs` lane by lane.
+//!
+//! The number of shuffles decides between two ways. An Intel core (Sapphire Rapids, where the
+//! numbers here were measured) does one shuffle of 64 bytes a cycle, a Zen 5 two.
 
-/// A table of so many constants, each made of its index.
+/// A table of `count` constants, each computed from its index.
 macro_rules! table {
     ($count:expr; $index:ident => $entry:expr) => {{
         let mut table = [{
@@ -27,7 +37,7 @@ macro_rules! table {
 }
 pub(crate) use table;
 
-/// A byte for each place in a register.
+/// A table of a byte for each byte position of a register.
 macro_rules! places {
     ($place:ident => $byte:expr) => {
         $crate::registers::avx512::table!(64; $place => ($byte) as u8)
@@ -44,9 +54,10 @@ use core::mem::MaybeUninit;
 pub(crate) use elementwise::Zmm;
 pub(crate) use sums::*;
 
-// AVX-512VBMI implies F and BW, and F implies AVX2, FMA and F16C.
+// AVX-512VBMI implies F and BW. F implies AVX2, FMA and F16C.
 
-/// Up to 32 words, zeros behind them. An empty slice is not loaded: a fully masked load costs hundreds of cycles (Zen 5).
+/// Loads up to 32 words, with zeros behind them. An empty slice is not loaded, because a fully
+/// masked load takes hundreds of cycles (Zen 5).
 #[inline]
 #[target_feature(enable = "avx512bw")]
 pub(crate) fn load_words(words: &[i16]) -> __m512i {
@@ -57,6 +68,7 @@ pub(crate) fn load_words(words: &[i16]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi16(first(words.len()) as u32, words.as_ptr()) }
 }
 
+/// Loads 64 bytes of plain numbers.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load<T: Lanes>(values: &T) -> __m512i {
@@ -64,11 +76,13 @@ pub(crate) fn load<T: Lanes>(values: &T) -> __m512i {
     unsafe { _mm512_loadu_si512(core::ptr::from_ref(values).cast()) }
 }
 
+/// Stores a register to an array.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn to_array<T: Lanes>(x: __m512i) -> T {
     let mut array = MaybeUninit::<T>::uninit();
-    // SAFETY: `Lanes` are plain numbers of 64 bytes in all; all are written, and any bits are valid.
+    // SAFETY: `Lanes` are plain numbers of 64 bytes in all. All bytes are written, and any bits are
+    // valid.
     unsafe {
         _mm512_storeu_si512(array.as_mut_ptr().cast(), x);
         array.assume_init()
@@ -86,12 +100,13 @@ impl Lanes for [u32; 16] {}
 impl Lanes for [u64; 8] {}
 impl Lanes for [[i32; 8]; 2] {}
 
-/// The lowest `count` bits.
+/// Returns a mask of the lowest `count` bits.
 #[inline]
 pub(crate) fn first(count: usize) -> u64 {
     if count < 64 { (1 << count) - 1 } else { !0 }
 }
 
+/// Loads 16 floats.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_ps(values: &[f32; 16]) -> __m512 {
@@ -99,7 +114,7 @@ pub(crate) fn load_ps(values: &[f32; 16]) -> __m512 {
     unsafe { _mm512_loadu_ps(values.as_ptr()) }
 }
 
-/// Up to 16 values, zeros behind them; an empty slice is not loaded either.
+/// Loads up to 16 floats, with zeros behind them. An empty slice is not loaded either.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_tail(values: &[f32]) -> __m512 {
@@ -110,13 +125,15 @@ pub(crate) fn load_tail(values: &[f32]) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(first(values.len()) as u16, values.as_ptr()) }
 }
 
-/// The same, for slices that mostly have 16 values or more.
+/// Loads up to 16 floats, with zeros behind them. It is faster than [`load_tail`] if there usually
+/// are 16.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_some(values: &[f32]) -> __m512 {
     values.first_chunk().map_or_else(|| load_tail(values), |values| load_ps(values))
 }
 
+/// Stores 16 floats.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store_ps(values: &mut [f32; 16], x: __m512) {
@@ -124,7 +141,7 @@ pub(crate) fn store_ps(values: &mut [f32; 16], x: __m512) {
     unsafe { _mm512_storeu_ps(values.as_mut_ptr(), x) }
 }
 
-/// The first `out.len()` of 16 values, at most all.
+/// Stores the first `out.len()` of 16 floats, or all 16.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store_first(x: __m512, out: &mut [f32]) {
@@ -134,7 +151,7 @@ pub(crate) fn store_first(x: __m512, out: &mut [f32]) {
     }
 }
 
-/// The first `values.len()` of 16 values, at most all.
+/// Stores the first `values.len()` of 16 floats through a mask.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store_tail(values: &mut [f32], x: __m512) {
@@ -142,7 +159,7 @@ pub(crate) fn store_tail(values: &mut [f32], x: __m512) {
     unsafe { _mm512_mask_storeu_ps(values.as_mut_ptr(), first(values.len()) as u16, x) }
 }
 
-/// Up to 64 bytes, zeros behind them.
+/// Loads up to 64 bytes, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512bw")]
 pub(crate) fn load_bytes(bytes: &[u8]) -> __m512i {
@@ -150,12 +167,13 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
 
-/// At most 64 bytes, zeros behind them.
+/// Loads an array of at most 64 bytes, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
     const { assert!(N <= 64) };
-    // SAFETY: the array has the bytes that are loaded; masks have a bit for each of them and touch no others.
+    // SAFETY: the array has the bytes that are loaded. Masks have a bit for each byte inside, and
+    // touch no others.
     unsafe {
         match N {
             16 => _mm512_zextsi128_si512(_mm_loadu_si128(bytes.as_ptr().cast())),
@@ -168,9 +186,10 @@ pub(crate) fn load_array<const N: usize>(bytes: &[u8; N]) -> __m512i {
     }
 }
 
-/// 0, 1, 2 …
+/// The bytes 0, 1, 2 …
 pub(crate) static IDENTITY: [u8; 64] = places!(i => i);
 
+/// Loads 16 codes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn load_codes(codes: &[u8; 16]) -> __m128i {
@@ -178,6 +197,7 @@ pub(crate) fn load_codes(codes: &[u8; 16]) -> __m128i {
     unsafe { _mm_loadu_si128(codes.as_ptr().cast()) }
 }
 
+/// Stores 16 codes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn store_codes(codes: &mut [u8; 16], x: __m128i) {
@@ -185,17 +205,17 @@ pub(crate) fn store_codes(codes: &mut [u8; 16], x: __m128i) {
     unsafe { _mm_storeu_si128(codes.as_mut_ptr().cast(), x) }
 }
 
-/// The low bytes of 64 words.
+/// Returns the low bytes of 64 words.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn narrow(a: __m512i, b: __m512i) -> __m512i {
-    // Two shuffles; `vpmovwb` is two by itself.
+    // This takes two shuffles. `vpmovwb` alone is two.
     static EVEN: [u8; 64] = places!(i => 2 * i % 64);
     let even = load(&EVEN);
     _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(even, a), !0 << 32, even, b)
 }
 
-/// The first `bytes.len()` of 64 bytes, at most all. Half a register goes by a plain store: masked ones are slow.
+/// Stores the first `bytes.len()` of 64 bytes.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn store_bytes(bytes: &mut [u8], x: __m512i) {
@@ -203,7 +223,14 @@ pub(crate) fn store_bytes(bytes: &mut [u8], x: __m512i) {
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), x) }
 }
 
-/// Four rows' bytes side by side: lane l of register k has the positions 16·l + 4·k …, four bytes each.
+/// Interleaves the bytes of four rows. Lane l of register k has the positions 16·l + 4·k …, four
+/// bytes each.
+///
+/// ```text
+/// a₀ a₁ a₂ a₃ …
+/// b₀ b₁ b₂ b₃ …        ─►   a₀ b₀ c₀ d₀ │ a₁ b₁ c₁ d₁ │ a₂ b₂ c₂ d₂ │ a₃ b₃ c₃ d₃   (lane 0, register 0)
+/// c₀ …  d₀ …
+/// ```
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
@@ -217,7 +244,8 @@ pub(crate) fn interleave([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// What [`interleave`] mixed, in the order of the bytes: a transposition of 4 × 4 lanes of 128 bits.
+/// Brings what [`interleave`] returned into the order of the positions: a transposition of 4 × 4
+/// lanes of 128 bits.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn in_order([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
@@ -231,7 +259,7 @@ pub(crate) fn in_order([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// The same for floats.
+/// Transposes 4 × 4 lanes of floats.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn floats_in_order(x: [__m512; 4]) -> [__m512; 4] {
@@ -242,12 +270,12 @@ pub(crate) fn floats_in_order(x: [__m512; 4]) -> [__m512; 4] {
     [floats(a), floats(b), floats(c), floats(d)]
 }
 
-/// 16 × 16 dwords.
+/// Transposes 16 × 16 dwords.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
     let zero = _mm512_setzero_si512();
-    // Inside the lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
+    // First within lanes of 128 bits: register 4·k + j has dword j of each lane of the rows 4·k ….
     let mut lanes = [zero; 16];
     for (rows, lanes) in rows.as_chunks::<4>().0.iter().zip(lanes.as_chunks_mut::<4>().0) {
         let [a, b, c, d] = *rows;
@@ -260,7 +288,7 @@ pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
             _mm512_unpackhi_epi64(ab_upper, cd_upper),
         ];
     }
-    // Then the lanes themselves.
+    // Then transpose the lanes.
     let mut columns = [zero; 16];
     for j in 0..4 {
         [columns[j], columns[4 + j], columns[8 + j], columns[12 + j]] =
@@ -269,7 +297,8 @@ pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
     columns
 }
 
-/// 16 × 16 bytes in each lane of 128 bits: interleaving register i with register i + 8, four times over.
+/// Transposes 16 × 16 bytes in each lane of 128 bits: register i is interleaved with register i +
+/// 8, four times over.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
@@ -283,13 +312,15 @@ pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
     rows
 }
 
-/// Where the components of triplets come from: component c of triplet k is element 3k + c of three registers. See [`permute_three`].
+/// Indices that separate the components of triplets. Component c of triplet k is element 3k + c of
+/// three registers. See [`permute_three`].
 const DEINTERLEAVE: [[[u32; 16]; 2]; 3] = table!(3; component => [
     table!(16; k => (3 * k as u32 + component as u32) % 32),
     table!(16; k => if 3 * k + component < 32 { k as u32 } else { (3 * k + component - 16) as u32 }),
 ]);
 
-/// Elements of three registers: the first index takes from the first two of them, the second from the result and the third.
+/// Permutes elements of three registers. The first index selects from the first two registers, the
+/// second from that result and the third register.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn permute_three(from: [__m512; 3], index: &[[[u32; 16]; 2]; 3]) -> [__m512; 3] {
@@ -301,7 +332,7 @@ pub(crate) fn permute_three(from: [__m512; 3], index: &[[[u32; 16]; 2]; 3]) -> [
     [one(&index[0]), one(&index[1]), one(&index[2])]
 }
 
-/// Up to sixteen triplets, component by component; zeros where there are none.
+/// Loads up to sixteen triplets, a register for each component. Missing ones are zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
@@ -309,7 +340,7 @@ pub(crate) fn load_triplets(x: &[f32]) -> [__m512; 3] {
     permute_three([part(0), part(1), part(2)], &DEINTERLEAVE)
 }
 
-/// Rounds as `floats::rint` does, by the same two additions.
+/// Rounds as `floats::rint` does, with the same two additions.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rint(x: __m512) -> __m512 {
@@ -317,13 +348,15 @@ pub(crate) fn rint(x: __m512) -> __m512 {
     _mm512_sub_ps(_mm512_add_ps(x, magic), magic)
 }
 
-/// The upper halves of the products of words. `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which here widens it
-/// to dwords and back: eight instructions for one, and twice the time of a mixed-radix score.
+/// Returns the upper halves of the products of words.
+///
+/// `_mm512_mulhi_epu16` is plain arithmetic to LLVM, which widens it to dwords and back: eight
+/// instructions for one, and twice the time of a mixed-radix score.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
     let product;
-    // SAFETY: AVX-512BW, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX-512BW, which this function enables, has the instruction. It only uses registers.
     unsafe {
         core::arch::asm!(
             "vpmulhuw {}, {}, {}",
@@ -334,22 +367,23 @@ pub(crate) fn mulhi(a: __m512i, b: __m512i) -> __m512i {
     product
 }
 
-/// Of each `step` bytes the lowest few, together.
+/// Byte indices that collect the lowest `few` bytes of every `step` bytes.
 pub(crate) const fn together(step: usize, few: usize) -> [u8; 64] {
     places!(i => if i < 64 / step * few { i / few * step + i % few } else { 0 })
 }
 
-/// Up to 16 values of f16, zeros behind them.
+/// Reads up to 16 f16, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_f16(bytes: &[u8]) -> __m512 {
     // SAFETY: a masked load touches nothing whose mask bit is clear, and the mask has `bytes.len()` bits.
     let words = unsafe { _mm256_maskz_loadu_epi8(first(bytes.len()) as u32, bytes.as_ptr().cast()) };
-    // Not `_mm512_cvtph_ps`, which asks for no exceptions: that form has no operand in memory, and takes port 5 once more.
+    // `_mm512_cvtph_ps` asks for no exceptions. That form has no memory operand, and takes port 5
+    // once more.
     _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(words)
 }
 
-/// The scales of a block's rows; behind the last row any finite ones.
+/// Returns the scales of a block's rows. Behind the last row they may be any finite numbers.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn scales(block: &Block) -> __m512 {
@@ -359,9 +393,20 @@ pub(crate) fn scales(block: &Block) -> __m512 {
     }
 }
 
-/// The f16 at byte `at` of each row. Of eight rows, each is loaded from so far before it that its word has its place, which a
-/// blend then takes: on Intel an insertion is a shuffle, for which there is one port. By way of memory, one load of sixteen
-/// fresh stores would wait for all of them.
+/// Returns the f16 at byte `at` of each row.
+///
+/// Each row is loaded from so many bytes before the f16 that it lands in its own word of the
+/// register. Blends then take one word from each load:
+///
+/// ```text
+/// row 0    w₀ .  .  .  .  .  .  .
+/// row 1    .  w₁ .  .  .  .  .  .         loaded 2 bytes before w₁
+/// row 2    .  .  w₂ .  .  .  .  .         loaded 4 bytes before w₂
+/// blends   w₀ w₁ w₂ …
+/// ```
+///
+/// An insertion would be a shuffle, for which Intel has one port. Through memory, one load of
+/// sixteen fresh stores would wait for all of them.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn scales_at(block: &Block, at: usize) -> __m512 {

@@ -5,26 +5,31 @@ use crate::{Float, Rows};
 use core::arch::aarch64::*;
 use core::arch::asm;
 
-/// Registers of NEON; `DOT`: with the dot-product instructions, which whoever names the type has asked the CPU for.
+/// Registers of NEON. With `DOT` they use dot products of bytes; name that type only on a CPU that
+/// has them.
 pub(crate) struct Neon<const DOT: bool>;
 
-/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+/// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! neon {
     ($($body:tt)*) => {{
-        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores have arrays of their size.
+        // SAFETY: NEON is part of every aarch64 target with floats. Loads and stores take arrays of
+        // their size.
         unsafe { $($body)* }
     }};
 }
 pub(crate) use neon;
 
+/// Reinterprets a register as words.
 fn words(x: uint8x16_t) -> int16x8_t {
     neon!(vreinterpretq_s16_u8(x))
 }
 
+/// Reinterprets a register as sums.
 fn sums(x: uint8x16_t) -> int32x4_t {
     neon!(vreinterpretq_s32_u8(x))
 }
 
+/// Reinterprets a register as floats.
 fn floats(x: uint8x16_t) -> float32x4_t {
     neon!(vreinterpretq_f32_u8(x))
 }
@@ -53,7 +58,7 @@ impl<const DOT: bool> Integers for Neon<DOT> {
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> Self::V {
-        // SAFETY: the caller's; NEON is there as above.
+        // SAFETY: the caller promises it. NEON is available as above.
         unsafe { vld1q_u8(bytes) }
     }
 
@@ -69,7 +74,7 @@ impl<const DOT: bool> Integers for Neon<DOT> {
 
     #[inline(always)]
     fn multiply_fractions(low: Self::V, high: Self::V, factor: u16) -> Self::V {
-        // Eight bits of a fraction are enough when rounded up by three quarters.
+        // Eight bits of a fraction are enough if it is rounded up by three quarters.
         neon!({
             let up = |fractions| vreinterpretq_u8_s16(vaddq_s16(words(fractions), vdupq_n_s16(192)));
             let (a, b) = (Self::upper_bytes(up(low), up(high)), Self::splat(factor as u8));
@@ -105,7 +110,8 @@ impl<const DOT: bool> Integers for Neon<DOT> {
     fn dot_bytes(total: Self::V, a: Self::V, b: Self::V) -> Self::V {
         if DOT {
             let mut total = total;
-            // SAFETY: whoever names `Neon<true>` has asked the CPU for this instruction, which only works on registers.
+            // SAFETY: `Neon<true>` is only used where this instruction was detected. It only uses
+            // registers.
             unsafe {
                 asm!(
                     ".arch_extension dotprod",
@@ -116,7 +122,7 @@ impl<const DOT: bool> Integers for Neon<DOT> {
             }
             return total;
         }
-        // Two products of ±127 fit a word.
+        // The sum of two products of ±127 fits a word.
         neon!({
             let (a, b) = (vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b));
             let products = vmlal_high_s8(vmull_s8(vget_low_s8(a), vget_low_s8(b)), a, b);
@@ -224,7 +230,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         let mut found = Self::lookup_64(&blocks[0], index);
         let mut index = index;
         for &[a, b, c, d] in &blocks[1..] {
-            // An index of another block leaves what is found.
+            // `vqtbx` leaves a byte as it is if the index is outside of its four registers.
             index = Self::sub_bytes(index, Self::splat(64));
             found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
         }
@@ -257,7 +263,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
 
     #[inline(always)]
     fn count_at_least(counts: Self::V, x: Self::V, threshold: Self::V) -> Self::V {
-        // A mask is -1.
+        // A mask is -1, so subtracting it adds 1.
         neon!({
             let mask = vreinterpretq_s32_u32(vcgeq_f32(floats(x), floats(threshold)));
             vreinterpretq_u8_s32(vsubq_s32(sums(counts), mask))
@@ -281,7 +287,8 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         for (bytes, out) in chunks.iter().zip(out) {
             let halves = Self::load(bytes);
             let (low, high): (uint8x16_t, Self::V);
-            // SAFETY: both instructions are base NEON's (the intrinsics are not stable) and work on registers.
+            // SAFETY: both instructions are part of base NEON and only use registers. Their
+            // intrinsics are not stable.
             unsafe {
                 asm!(
                     "fcvtl {a:v}.4s, {h:v}.4h",
@@ -300,7 +307,8 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         crate::floats::decode_floats(format, tail, out_tail);
     }
 
-    /// Base NEON converts f16, but the intrinsics are not stable; NaN alone differs from the specification.
+    /// NEON converts f16, but the intrinsics are not stable. Only NaN differs from the
+    /// specification.
     #[inline(always)]
     fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
         if format != Float::F16 {
@@ -311,7 +319,8 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             let half = |i: usize| <Self as Registers>::load_floats(x[i..].first_chunk().unwrap_or(&[0.0; 4]));
             let (low, high) = (half(0), half(4));
             let narrow: uint8x16_t;
-            // SAFETY: both instructions are base NEON's and work on registers; rounding is to nearest even, as Rust has it.
+            // SAFETY: both instructions are part of base NEON and only use registers. They round to
+            // nearest even, like Rust.
             unsafe {
                 asm!(
                     "fcvtn {n:v}.4h, {a:v}.4s",
@@ -332,7 +341,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
         }
         // SAFETY: NEON is part of every aarch64 target with floats.
         unsafe {
-            // Two products of ±127 fit a word.
+            // The sum of two products of ±127 fits a word.
             let (a, b) = (vreinterpretq_s8_u8(a), vreinterpretq_s8_u8(b));
             let pairs = vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
             vreinterpretq_u8_s32(vpaddlq_s16(pairs))
@@ -355,7 +364,7 @@ impl<const DOT: bool> Registers for Neon<DOT> {
 
     #[inline(always)]
     fn load_four(words: [u32; 4]) -> Self::V {
-        // SAFETY: NEON is part of every aarch64 target with floats; `words` are 16 bytes.
+        // SAFETY: NEON is part of every aarch64 target with floats. `words` has 16 bytes.
         unsafe { vreinterpretq_u8_u32(vld1q_u32(words.as_ptr())) }
     }
 }

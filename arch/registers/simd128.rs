@@ -7,11 +7,13 @@ use core::arch::wasm32::*;
 /// Registers of SIMD128.
 pub(crate) struct Simd128;
 
+/// Loads a register.
 pub(crate) fn load<T: Lanes16>(array: &T) -> v128 {
     // SAFETY: `Lanes16` are plain numbers of 16 bytes in all.
     unsafe { v128_load(core::ptr::from_ref(array).cast()) }
 }
 
+/// Stores a register.
 pub(crate) fn store<T: Lanes16>(array: &mut T, x: v128) {
     // SAFETY: as for `load`.
     unsafe { v128_store(core::ptr::from_mut(array).cast(), x) }
@@ -25,6 +27,7 @@ impl Lanes16 for [i32; 4] {}
 impl Lanes16 for [f32; 4] {}
 
 impl Simd128 {
+    /// Returns the bytes at even positions of two registers.
     #[inline(always)]
     fn even_bytes(a: v128, b: v128) -> v128 {
         u8x16_shuffle::<0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30>(a, b)
@@ -57,7 +60,7 @@ impl Integers for Simd128 {
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> v128 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { v128_load(bytes.cast()) }
     }
 
@@ -73,7 +76,7 @@ impl Integers for Simd128 {
 
     #[inline(always)]
     fn multiply_fractions(low: v128, high: v128, factor: u16) -> v128 {
-        // Eight bits of a fraction are enough when rounded up by three quarters.
+        // Eight bits of a fraction are enough if it is rounded up by three quarters.
         let up = u16x8_splat(192);
         let (a, b) = (Self::upper_bytes(i16x8_add(low, up), i16x8_add(high, up)), u8x16_splat(factor as u8));
         Self::upper_bytes(u16x8_extmul_low_u8x16(a, b), u16x8_extmul_high_u8x16(a, b))
@@ -99,13 +102,14 @@ impl Integers for Simd128 {
         v128_or(low, v128_or(u8x16_swizzle(c, from(32)), u8x16_swizzle(d, from(48))))
     }
 
-    /// Bytes at even places, as words.
+    /// Extends the bytes at even positions to words.
     #[inline(always)]
     fn magnitudes(signed: v128) -> v128 {
         i16x8_shr(i16x8_shl(signed, 8), 8)
     }
 
-    /// Unsigned bytes become words by one instruction for every second one of them, where signed ones take two or three on x86-64.
+    /// Extending unsigned bytes takes one instruction for every second byte. Signed bytes take two
+    /// or three on x86-64.
     const BIAS: u8 = 128;
     #[inline(always)]
     fn dot_signed(sums: v128, a: v128, magnitudes: v128, signed: v128) -> v128 {
@@ -149,7 +153,7 @@ impl Integers for Simd128 {
             let halves = u16x8(a, b, c, d, e, f, g, h);
             let bits =
                 if i % 2 == 0 { u32x4_extend_low_u16x8(halves) } else { u32x4_extend_high_u16x8(halves) };
-            // As `f16_to_f32`.
+            // The same operations as in `f16_to_f32`.
             let magnitude = u32x4_shl(v128_and(bits, u32x4_splat(0x7fff)), 13);
             let value = f32x4_mul(magnitude, f32x4_splat(f32::from_bits((112 + 127) << 23)));
             store(out, v128_or(value, u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16)));
@@ -203,7 +207,7 @@ impl Registers for Simd128 {
 
     #[inline(always)]
     fn lookup_within<const N: usize>(table: &[v128; 16], index: v128) -> v128 {
-        // No loop: it would not be unrolled.
+        // Not a loop, because it would not be unrolled.
         let part = |i: usize| u8x16_swizzle(table[i], u8x16_sub(index, u8x16_splat(16 * i as u8)));
         let parts = |i: usize| v128_or(v128_or(part(i), part(i + 1)), v128_or(part(i + 2), part(i + 3)));
         match N {
@@ -226,7 +230,7 @@ impl Registers for Simd128 {
     fn deal_3(bytes: &[u8; 48]) -> [v128; 3] {
         let (parts, _) = bytes.as_chunks::<16>();
         let [a, b, c] = [0, 1, 2].map(|i| load(&parts[i]));
-        // Of the first two registers, then of the third.
+        // First from the first two registers, then from the third.
         let x = u8x16_shuffle::<0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0>(a, b);
         let y = u8x16_shuffle::<1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0>(a, b);
         let z = u8x16_shuffle::<2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0>(a, b);
@@ -259,7 +263,7 @@ impl Registers for Simd128 {
 
     #[inline(always)]
     fn count_at_least(counts: v128, x: v128, threshold: v128) -> v128 {
-        // A mask is -1.
+        // A mask is -1, so subtracting it adds 1.
         i32x4_sub(counts, f32x4_ge(x, threshold))
     }
 
@@ -270,7 +274,7 @@ impl Registers for Simd128 {
 
     #[inline(always)]
     fn dot_quads(a: v128, b: v128) -> v128 {
-        // Sums of two products.
+        // Sums of two products, then of two such sums.
         let low = i32x4_dot_i16x8(i16x8_extend_low_i8x16(a), i16x8_extend_low_i8x16(b));
         let high = i32x4_dot_i16x8(i16x8_extend_high_i8x16(a), i16x8_extend_high_i8x16(b));
         i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(low, high), i32x4_shuffle::<1, 3, 5, 7>(low, high))
@@ -278,7 +282,7 @@ impl Registers for Simd128 {
 
     #[inline(always)]
     fn load_triplets(x: &[f32; 12]) -> [v128; 3] {
-        // x y z x, y z x y, z x y z.
+        // The three registers hold x y z x, y z x y and z x y z.
         let [a, b, c] = [0, 4, 8].map(|k| load::<[f32; 4]>(x[k..].first_chunk().unwrap_or(&[0.0; 4])));
         let xs = i32x4_shuffle::<0, 3, 6, 6>(a, b);
         let ys = i32x4_shuffle::<1, 4, 7, 7>(a, b);

@@ -1,4 +1,5 @@
-//! Which of several ways to the same bits a kernel takes. What registers can do is in their traits; what their cores do fast is here.
+//! Choices between several ways to the same bits. The register traits say what registers can do;
+//! this file says what their cores do fast.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2::{Avx2, Vnni, Ymm};
@@ -13,16 +14,18 @@ use super::simd128::Simd128;
     allow(dead_code, reason = "`DEAR_CHOICES` is asked for x86-64 alone")
 )]
 pub(crate) trait Tuning {
-    /// `dot_signed` spends an instruction on signs. A symmetric codebook can do without: its codes with all bits flipped stand
-    /// for the centroids with the other sign.
+    /// `dot_signed` spends an instruction on signs. A symmetric codebook can avoid it: a code with
+    /// all bits inverted stands for the centroid with the other sign.
     const FLIPS: bool = false;
-    /// Codes of three bits are taken from threes of bytes, by `thirds`, and not one by one.
+    /// Take codes of three bits from threes of bytes with `thirds`, instead of one by one.
     const THREES: bool = false;
-    /// To choose between bytes by the tops of others (`vpblendvb`) is three operations, not one or two.
+    /// Choosing bytes by the top bits of others (`vpblendvb`) takes three operations, not one or
+    /// two.
     const DEAR_CHOICES: bool = false;
-    /// There are registers for the sums, codes and indices of eight rows at a time, and not of four.
+    /// There are enough registers for the sums, codes and indices of eight rows at a time, not only
+    /// of four.
     const EIGHT_ROWS: bool = false;
-    /// Four units of eight rows are worth a loop that is written out.
+    /// Four units of eight rows are worth an unrolled loop.
     const FOUR_UNITS: bool = false;
 }
 
@@ -37,8 +40,8 @@ impl Tuning for Ymm {
     const THREES: bool = true;
 }
 
-/// Cores with AVX-VNNI: of Intel's those from Alder Lake on, whose `vpblendvb` is three operations. Those before have two,
-/// AMD's one.
+/// Cores with AVX-VNNI. Intel's from Alder Lake on take three operations for `vpblendvb`. Earlier
+/// ones take two, AMD's one.
 #[cfg(target_arch = "x86_64")]
 impl Tuning for Vnni {
     const THREES: bool = true;
@@ -48,8 +51,9 @@ impl Tuning for Vnni {
 #[cfg(target_arch = "aarch64")]
 impl<const DOT: bool> Tuning for Neon<DOT> {
     const EIGHT_ROWS: bool = true;
-    /// Without dot products, products take registers: what four units share does not stay in any, and eight rows of 2 and 3 bits took
-    /// more cycles than four (45.9 instead of 30.7 and 76.6 instead of 72.2 by the Neoverse N1's model).
+    /// Without dot products, products take registers. What four units share then does not stay in
+    /// registers: by the Neoverse N1's model, eight rows of 2 and 3 bits take 45.9 and 76.6 cycles
+    /// instead of 30.7 and 72.2.
     const FOUR_UNITS: bool = DOT;
 }
 

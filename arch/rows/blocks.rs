@@ -2,31 +2,30 @@
 
 use crate::{MAX_DIM, Rows};
 
-/// Rows in a block: the block's sums fill a register, one `i32` each.
+/// Rows in a block. Their sums, one `i32` each, fill a register.
 pub(crate) const ROWS: usize = 16;
 
-/// Sixteen rows of one shape, at equal distances.
+/// Sixteen rows at equal distances.
 #[derive(Clone, Copy)]
 pub(crate) struct Block<'a> {
     bytes: &'a [u8],
     stride: usize,
-    /// The scales of those of its rows that there are, where they are not in the rows.
+    /// The scales of the rows that exist, if they are not in the rows.
     pub(crate) scales: Option<&'a [f32]>,
 }
 
 impl<'a> Block<'a> {
-    /// `ROWS` rows of `stride` bytes.
+    /// Describes `ROWS` rows of `stride` bytes.
     pub(crate) fn of(bytes: &'a [u8], stride: usize) -> Self {
         Self { bytes, stride, scales: None }
     }
 
-    /// One row, in the place of all of them.
+    /// Describes one row, repeated for all rows of a block.
     pub(crate) fn one(row: &'a [u8]) -> Self {
         Self { bytes: row, stride: 0, scales: None }
     }
 
-    /// Bytes `start` to `end` of each row, and whatever follows: a pointer to the first row's, valid to `end` for each
-    /// of `ROWS` rows, `stride` bytes apart.
+    /// Returns bytes `start` to `end` of each row. Checks once that all `ROWS` rows have them.
     #[inline]
     pub(crate) fn window(&self, start: usize, end: usize) -> Window<'a> {
         assert!(start <= end && (ROWS - 1) * self.stride + end <= self.bytes.len());
@@ -34,13 +33,14 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Rows in blocks; behind the last full one, a copy of the rest with zero rows to fill it.
+/// Rows in blocks. Behind the last full block, the remaining rows are copied, with zero rows to
+/// fill the block.
 pub(crate) struct Blocks<'a> {
     rows: Rows<'a>,
     tail: &'a [u8],
 }
 
-/// Room for a block of the longest rows.
+/// Memory for a block of the longest rows.
 pub(crate) struct Padded([u8; ROWS * (2 + MAX_DIM)]);
 
 impl Padded {
@@ -48,13 +48,14 @@ impl Padded {
 }
 
 impl<'a> Blocks<'a> {
+    /// Splits rows into blocks. `padded` is memory for the last one.
     pub(crate) fn new(rows: &Rows<'a>, padded: &'a mut Option<Padded>) -> Self {
         let (count, len) = (rows.count(), rows.len);
         let full = count / ROWS * ROWS;
         if full == count {
             return Self { rows: *rows, tail: &[] };
         }
-        // Without what lies between rows.
+        // The copy leaves out the bytes between rows.
         let stride = rows.stride.min(len);
         let bytes = &mut padded.insert(Padded::ZEROS).0[..(ROWS - 1) * stride + len];
         for (i, r) in (full..count).enumerate() {
@@ -63,6 +64,7 @@ impl<'a> Blocks<'a> {
         Self { rows: *rows, tail: bytes }
     }
 
+    /// Returns the block with this index.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Block<'a> {
         let Rows { bytes, stride, len, scales, .. } = self.rows;
@@ -75,19 +77,20 @@ impl<'a> Blocks<'a> {
         Block { bytes, stride, scales }
     }
 
-    /// Asks memory for the block of this number among those that come next: all of them at once would wait for one another.
+    /// Prefetches one block of `ahead`. All blocks at once would wait for one another.
     #[inline(always)]
-    pub(crate) fn ask(&self, index: usize) {
-        self.rows.ask_some(index * ROWS, ROWS);
+    pub(crate) fn prefetch(&self, index: usize) {
+        self.rows.prefetch_some(index * ROWS, ROWS);
     }
 
-    /// The same out of the way of loops that need all registers.
+    /// Prefetches like [`prefetch`](Self::prefetch), but in a separate function, for loops that need all
+    /// registers.
     #[inline(always)]
-    pub(crate) fn ask_apart(&self, index: usize) {
+    pub(crate) fn prefetch_apart(&self, index: usize) {
         #[cold]
         #[inline(never)]
         fn apart(rows: &Rows, index: usize) {
-            rows.ask_some(index * ROWS, ROWS);
+            rows.prefetch_some(index * ROWS, ROWS);
         }
         if !self.rows.ahead.is_empty() {
             apart(&self.rows, index);
@@ -95,8 +98,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The same bytes of each row of a block, checked once for all rows, so that loops over them have no branches and
-/// unroll.
+/// A range of bytes of each row of a block. It was checked once for all rows, so that loops over
+/// them have no branches and unroll.
 #[derive(Clone, Copy)]
 pub(crate) struct Window<'a> {
     bytes: &'a [u8],
@@ -105,44 +108,45 @@ pub(crate) struct Window<'a> {
 }
 
 impl<'a> Window<'a> {
-    /// `length` bytes of row `r` can be read from here.
+    /// Returns a pointer to row `r`, from which `length` bytes can be read.
     #[inline]
     pub(crate) fn row(&self, r: usize) -> *const u8 {
         assert!(r < ROWS);
-        // SAFETY: `Block::window` checked that the bytes are there for each of `ROWS` rows.
+        // SAFETY: `Block::window` checked these bytes for each of `ROWS` rows.
         unsafe { self.bytes.as_ptr().add(r * self.stride) }
     }
 
-    /// Sixteen bytes whose word `r % 8` is the f16 at the start of row `r`'s window.
+    /// Returns sixteen bytes whose word `r % 8` is the f16 at the front of row `r`'s window.
     #[inline]
     pub(crate) fn word_in_place(&self, r: usize) -> &'a [u8; 16] {
         assert!(r < ROWS && self.length >= 2 && self.stride >= 2);
-        // SAFETY: the rows before have two bytes each, and so have those behind, up to the window of the last, of which
-        // `Block::window` checked two.
+        // SAFETY: the bytes before belong to up to seven earlier rows of at least two bytes each.
+        // The bytes behind lie before the end of the last row's window, where `Block::window`
+        // checked two bytes.
         unsafe { &*self.bytes.as_ptr().add(r * self.stride - 2 * (r % 8)).cast::<[u8; 16]>() }
     }
 
-    /// The f16 at the start of the window.
+    /// Returns the f16 at the front of a row's window.
     #[inline]
     pub(crate) fn word(&self, r: usize) -> i16 {
         assert!(self.length >= 2);
-        // SAFETY: two bytes are there.
+        // SAFETY: the window has two bytes.
         unsafe { self.row(r).cast::<i16>().read_unaligned() }
     }
 
-    /// The first `N` bytes of the window.
+    /// Returns the first `N` bytes of a row's window.
     #[inline]
     pub(crate) fn first<const N: usize>(&self, r: usize) -> &'a [u8; N] {
         assert!(self.length >= N);
-        // SAFETY: so many bytes are there, as long as the rows are borrowed.
+        // SAFETY: the window has `N` bytes, which stay borrowed as long as the rows.
         unsafe { &*self.row(r).cast::<[u8; N]>() }
     }
 
-    /// The first eight bytes of the window.
+    /// Returns the first eight bytes of a row's window.
     #[inline]
     pub(crate) fn quad(&self, r: usize) -> u64 {
         assert!(self.length >= 8);
-        // SAFETY: eight bytes are there.
+        // SAFETY: the window has eight bytes.
         unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
 }
@@ -153,8 +157,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
     use std::vec;
 
-    /// Whether a call fails by an assertion: an overflow would do so in tests only. Miri, which has one thread, takes a second to
-    /// print each panic.
+    /// Returns whether a call fails with an assertion: an overflow would panic in tests only. Under
+    /// Miri, which is slow, panics are not printed.
     fn refused(call: &dyn Fn()) -> bool {
         if cfg!(miri) {
             set_hook(std::boxed::Box::new(|_| {}));
@@ -168,7 +172,8 @@ mod tests {
         })
     }
 
-    /// All that a window lets kernels read lies in the bytes, which are not one more than its check asks for.
+    /// Everything that a window lets kernels read lies within the bytes, which are exactly as many
+    /// as its check requires.
     #[test]
     fn windows_lie_in_the_bytes() {
         let step = if cfg!(miri) { 13 } else { 1 };
@@ -193,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Blocks are refused windows that end behind their last row.
+    /// A window that ends behind the last row is refused.
     #[test]
     fn windows_behind_the_bytes_are_refused() {
         for stride in [0, 1, 2, 5, 70] {
@@ -203,7 +208,8 @@ mod tests {
         }
     }
 
-    /// Nothing longer than the window is read, and no word whose neighbours the rows behind do not hold.
+    /// Reads longer than the window are refused, and so are words whose neighbours lie outside the
+    /// later rows.
     #[test]
     fn reads_longer_than_their_window_are_refused() {
         let bytes = [0; 256];
@@ -218,7 +224,8 @@ mod tests {
         }
     }
 
-    /// Blocks are the rows, in order, for every number and distance of them; behind the last one are zeros.
+    /// Blocks are the rows in order, for every number and distance of rows. Behind the last row are
+    /// zeros.
     #[test]
     fn blocks_are_the_rows() {
         for len in 2..=if cfg!(miri) { 3 } else { 20 } {

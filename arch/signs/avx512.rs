@@ -1,5 +1,8 @@
-//! Planes of signs: a plane's bits are the mask of a register of ones, and `vpdpbusd` adds the query's bytes under it.
-//! On a Sapphire Rapids, scores take 0.3 to 0.4 of the time of AVX2's. Unpacking takes 0.7 to 0.95, which is not worth code.
+//! Planes of signs with AVX-512. A plane's bits are the mask of a register of ones, under which
+//! `vpdpbusd` adds the query's bytes.
+//!
+//! On Sapphire Rapids, scores take 0.3 to 0.4 of AVX2's time. Unpacking took 0.7 to 0.95 of the
+//! specification's, which is not worth code.
 
 use crate::registers::avx512::{add_sixteen, first, load_ps, load_tail, scales, scales_at, store_first};
 use crate::rows::{Block, ROWS};
@@ -9,16 +12,18 @@ use core::arch::x86_64::*;
 /// Signs in a register of bytes.
 const CHUNK: usize = 64;
 
-/// A query's bytes, zeros behind them.
+/// A query's bytes in registers, with zeros behind them.
 struct Padded {
     values: [__m512i; MAX_DIM / CHUNK],
-    /// Σ q.
+    /// The sum of all bytes of the query.
     total: __m512i,
+    /// Query scale times table scale.
     unit: __m512,
 }
 
 impl Padded {
     #[inline]
+    /// Loads a query.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(query: &SignQuery, scale: f32) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_DIM / CHUNK];
@@ -36,7 +41,7 @@ impl Padded {
     }
 }
 
-/// score\[query]\[row] += (f32(Σ ±q) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Implements `scalar::score_signs`. Common widths have their own loops.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
     let count = rows.count();
@@ -57,8 +62,10 @@ pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], sc
     }
 }
 
-/// Σ q of the set bits, and the scales, of 16 rows of `CHUNKS` whole chunks (0: as many as there are), with part of a
-/// chunk behind them or not.
+/// Returns the sums of the query's bytes at set bits, and the scales, of 16 rows.
+///
+/// Rows have `CHUNKS` whole chunks (0: as many as the width says). With `TAIL`, a part of a chunk
+/// follows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn full_block<const CHUNKS: usize, const TAIL: bool>(
@@ -77,7 +84,7 @@ fn full_block<const CHUNKS: usize, const TAIL: bool>(
         }
     }
     if TAIL {
-        // The last 8 bytes, without those that have been added already.
+        // Load the last 8 bytes, and shift out the bits that were added already.
         let end = start + rows.dim / 8;
         let (window, shift) = (block.window(end - 8, end), CHUNK - rows.dim % CHUNK);
         for (r, sum) in sums.iter_mut().enumerate() {
@@ -94,6 +101,7 @@ fn full_block<const CHUNKS: usize, const TAIL: bool>(
     (add_sixteen(&sums), scales)
 }
 
+/// Reads the f32 at the front of each row.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn outer_f32(rows: &SignRows, bytes: &[u8]) -> __m512 {
@@ -104,7 +112,7 @@ fn outer_f32(rows: &SignRows, bytes: &[u8]) -> __m512 {
     load_ps(&outer)
 }
 
-/// The same for up to 16 rows of any width.
+/// Returns the same for up to 16 rows of any width.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn any_block(rows: &SignRows, bytes: &[u8], query: &Padded) -> (__m512i, __m512) {
     let mut sums = [_mm512_setzero_si512(); ROWS];

@@ -1,10 +1,14 @@
-//! Planes of signs.
+//! The layout of planes of signs.
 
 use crate::floats::Float;
 use crate::floats::f16_to_f32;
 
-/// Sign planes inside rows of bytes. A plane is one bit a coordinate, least significant bit first, 1 = not
-/// negative; the f16 in front of it is its scale.
+/// Sign planes inside rows of bytes.
+///
+/// ```text
+/// row     … │ f16 scale │ plane, 1 bit a coordinate │ …      least significant bit first, 1 = not negative
+///           at
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct SignRows<'a> {
     /// All rows, `stride` bytes each.
@@ -13,30 +17,33 @@ pub struct SignRows<'a> {
     pub stride: usize,
     /// Signs in a row, a multiple of 8.
     pub dim: usize,
-    /// Where in a row the f16 scale is; its plane follows.
+    /// The offset of the f16 scale in a row. Its plane follows.
     pub at: usize,
-    /// A float at the head of the row (`F16` or `F32`) that multiplies the scale.
+    /// The type of a float at the front of the row (`F16` or `F32`) that multiplies the scale, if
+    /// there is one.
     pub outer: Option<Float>,
 }
 
 impl<'a> SignRows<'a> {
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn count(&self) -> usize {
         self.bytes.len() / self.stride
     }
 
+    /// Iterates over the bytes of the rows.
     #[inline(always)]
     pub(crate) fn iter(&self) -> core::slice::ChunksExact<'a, u8> {
         self.bytes.chunks_exact(self.stride)
     }
 
+    /// Returns the plane of a row.
     #[inline(always)]
     pub(crate) fn plane<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         &row[self.at + 2..][..self.dim / 8]
     }
 
-    /// The row's scale with its outer factor; finite scales only.
+    /// Returns the scale of a row times its outer factor. Both must be finite.
     #[inline(always)]
     pub(crate) fn scale(&self, row: &[u8]) -> f32 {
         let scale = f16_to_f32(u16::from_le_bytes([row[self.at], row[self.at + 1]]));
@@ -48,11 +55,11 @@ impl<'a> SignRows<'a> {
     }
 }
 
-/// A query for sign planes: the `i`-th coordinate is about `values[i] as f32 * scale`.
+/// A query for sign planes. Coordinate `i` is about `values[i] as f32 * scale`.
 #[derive(Clone, Copy, Debug)]
 pub struct SignQuery<'a> {
-    /// At most ±127.
+    /// The integers of the query, at most ±127.
     pub values: &'a [i8],
-    /// Value of one unit.
+    /// The value of one integer step.
     pub scale: f32,
 }

@@ -1,12 +1,14 @@
-//! Planes of signs: one bit a coordinate, 1 = not negative, and integer queries scored against them.
+//! The specification of planes of signs: one bit a coordinate, 1 = not negative, scored with
+//! integer queries.
 
 use crate::codes::scalar::{PAGE, finish_sums, quantize_products};
 use crate::{SignQuery, SignRows};
 
-/// The largest integer weight of [`accumulate_signs`]: sums over a page stay below 2²³, exact in `f32`.
+/// The largest integer weight of [`accumulate_signs`]. Sums over a page stay below 2²³, and are
+/// exact in `f32`.
 pub(crate) const SIGN_WEIGHT_LIMIT: i16 = 32767;
 
-/// bit = x ≥ 0, so that -0 is positive; least significant bit first.
+/// Packs signs: bit = x ≥ 0, so -0 is positive. Least significant bit first.
 #[inline(always)]
 pub(crate) fn pack_signs(x: &[f32], plane: &mut [u8]) {
     for (x, byte) in x.as_chunks::<8>().0.iter().zip(plane) {
@@ -18,7 +20,8 @@ pub(crate) fn pack_signs(x: &[f32], plane: &mut [u8]) {
     }
 }
 
-/// out = scale where the bit is set, -scale elsewhere.
+/// Unpacks signs: out = scale where the bit is set, and -scale elsewhere. It only changes the sign
+/// bit.
 #[inline(always)]
 pub(crate) fn unpack_signs(plane: &[u8], scale: f32, out: &mut [f32]) {
     for (out, byte) in out.as_chunks_mut::<8>().0.iter_mut().zip(plane) {
@@ -29,7 +32,10 @@ pub(crate) fn unpack_signs(plane: &[u8], scale: f32, out: &mut [f32]) {
     }
 }
 
-/// score\[query]\[row] += (f32(Σ ±q) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Adds (f32(Σ ±q) · (query scale · table scale)) · row scale to the scores. The sum is an exact
+/// integer.
+///
+/// Σ ±q = 2·(Σ q at set bits) - Σ q, so only set bits are added.
 #[inline(always)]
 pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
     let count = rows.count();
@@ -48,9 +54,11 @@ pub(crate) fn score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], sc
     }
 }
 
-/// acc\[query] += Σ ±weight·row scale·`scale`, in integers: for each run of [`PAGE`] rows, the products weight·row
-/// scale are quantised against their largest, the sums over rows are exact `i32`, and one `f32` multiply-add a
-/// coordinate closes the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
+/// Adds Σ ±weight·row scale·`scale` to `acc`, in integers.
+///
+/// For each run of [`PAGE`] rows, the products weight·row scale are quantised against the largest
+/// of them. Sums over rows are then exact in `i32`. One `f32` multiplication and addition a
+/// coordinate ends the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
 #[inline(always)]
 pub(crate) fn accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
     let (count, dim) = (rows.count(), rows.dim);
@@ -73,7 +81,8 @@ pub(crate) fn accumulate_signs(rows: &SignRows, scale: f32, weights: &[f32], acc
     }
 }
 
-/// The integer weights of a run of rows and the value of one unit; `None` where the run adds nothing.
+/// Quantises the weights of a run of rows. Returns the value of one integer step, or `None` if the
+/// run adds nothing.
 #[inline(always)]
 pub(crate) fn quantize_sign_weights(page: &SignRows, weights: &[f32], ints: &mut [i16; PAGE]) -> Option<f32> {
     let mut products = [0.0; PAGE];
@@ -83,7 +92,8 @@ pub(crate) fn quantize_sign_weights(page: &SignRows, weights: &[f32], ints: &mut
     quantize_products(&products[..weights.len()], SIGN_WEIGHT_LIMIT, ints)
 }
 
-/// Σ ±w = 2·(Σ of the positive ones) - Σ w.
+/// Turns sums over set bits into sums with signs, and adds them to `acc`: Σ ±w = 2·(Σ of the
+/// positive ones) - Σ w.
 #[inline(always)]
 pub(crate) fn finish_signs(sums: &mut [i32], ints: &[i16; PAGE], factor: f32, acc: &mut [f32]) {
     let total: i32 = ints.iter().map(|w| i32::from(*w)).sum();

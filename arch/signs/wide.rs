@@ -1,15 +1,16 @@
-//! Planes of signs: each bit becomes a byte of 0 or 1, which is multiplied by the query's.
+//! Planes of signs for registers. Each bit becomes a byte of 0 or 1, which is multiplied by the
+//! query's byte.
 
 use crate::registers::Registers;
 use crate::{MAX_DIM, SignQuery, SignRows};
 
-/// Signs in a register.
+/// Signs in a register of bytes.
 const CHUNK: usize = 16;
 
-/// Byte i of a plane's two, eight times.
+/// Indices that repeat each of a plane's two bytes eight times.
 const SPREAD: [u8; CHUNK] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
 
-/// score\[query]\[row] += (f32(Σ ±q) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Implements `scalar::score_signs`.
 #[inline(always)]
 pub(crate) fn score_signs<L: Registers>(
     rows: &SignRows,
@@ -19,7 +20,7 @@ pub(crate) fn score_signs<L: Registers>(
 ) {
     let count = rows.count();
     for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count.max(1))) {
-        // Zeros beyond the row's end.
+        // Zeros behind the end of the row.
         let mut values = [[0u8; CHUNK]; MAX_DIM / CHUNK];
         for (byte, value) in values.as_flattened_mut().iter_mut().zip(query.values) {
             *byte = *value as u8;
@@ -33,7 +34,7 @@ pub(crate) fn score_signs<L: Registers>(
     }
 }
 
-/// Σ q where the bit is set.
+/// Returns the sum of the query's bytes where the bit is set.
 #[inline(always)]
 fn sum_positive<L: Registers>(plane: &[u8], query: &[[u8; CHUNK]; MAX_DIM / CHUNK]) -> i32 {
     let spread = L::load(&SPREAD);

@@ -1,7 +1,8 @@
-//! Wrong lengths and shapes never reach a kernel: the file of each shape (or `lib.rs`) refuses it, and the kernels' SAFETY comments rely on it.
-//! A panic anywhere else, or that is no assertion, would be by luck, and does not count.
+//! Wrong lengths and shapes never reach a kernel.
 //!
-//! Lengths are tried by themselves: each slice that [`z`] makes for a call that is right, one shorter and one longer.
+//! The file of each shape (or `lib.rs`) refuses them, and the kernels' SAFETY comments rely on it.
+//! A panic elsewhere, or one that is not an assertion, would be luck and does not count. For each
+//! correct call, every slice that [`z`] creates is tried one shorter and one longer.
 
 mod methods;
 
@@ -17,23 +18,23 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::sync::Mutex;
 
 thread_local! {
-    /// How many slices [`z`] has made, and the number of that which it makes longer, by how much.
+    /// How many slices [`z`] has created, which of them it makes longer, and by how much.
     static MADE: Cell<(usize, usize, isize)> = const { Cell::new((0, usize::MAX, 0)) };
 }
 
-/// So many zeros, or one more or less where it is this slice's turn.
+/// Returns zeros, one more or one less if it is this slice's turn.
 fn z<T: Clone + Default>(count: usize) -> Vec<T> {
     let (number, turn, by) = MADE.get();
     MADE.set((number + 1, turn, by));
     vec![T::default(); if number == turn { count.saturating_add_signed(by) } else { count }]
 }
 
-/// Rows of `len` bytes.
+/// Returns rows of `len` bytes.
 fn rows(bytes: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
     Rows { bytes, stride, len, dim, scales: None, ahead: &[] }
 }
 
-/// The same, their scales apart.
+/// Returns rows with separate scales.
 fn apart<'a>(rows: Rows<'a>, scales: &'a [f32]) -> Rows<'a> {
     Rows { scales: Some(scales), ..rows }
 }
@@ -54,14 +55,14 @@ fn sign_rows(bytes: &[u8], stride: usize, dim: usize, at: usize) -> SignRows<'_>
 const TWO: Packing = Packing::bits(2);
 /// As many bytes as codes.
 const EIGHT: Packing = Packing::bits(8);
-/// 577 codes have 116 bytes, and are one more than a kernel has room for.
+/// 577 codes have 116 bytes, one more than the buffer of a kernel.
 const THREE: Packing = Packing::for_levels(3).unwrap();
 const BOOK: TrellisCodebook = TrellisCodebook::new(2, 2, &[0; 16]);
 const BLOCKS: BlockBook = BlockBook::TwoBits { centroids: [0.0; 4], thresholds: [0.0; 3] };
 const ANGLES: Angles = Angles { bits: 2, directions: &[[0.0; 2]; 4], tangents: &[] };
 const NEXT: Angles = Angles { tangents: &[0.0; 3], ..ANGLES };
 const TREE: AngleTree = AngleTree { dim: 16, levels: &[ANGLES, NEXT] }; // 4 roots, 12 codes, 11 bytes
-/// 8 roots, 8 codes, 18 bytes; a direction is missing.
+/// 8 roots, 8 codes, 18 bytes. A direction is missing.
 const THIN: AngleTree = AngleTree { dim: 16, levels: &[Angles { directions: &[[0.0; 2]; 3], ..ANGLES }] };
 const OCTAHEDRAL: TripletLayout = TripletLayout {
     dim: 6,
@@ -77,7 +78,8 @@ const OCTAHEDRAL: TripletLayout = TripletLayout {
     rest: &[0; 2],
     rest_scale: 1.0,
 }; // 2 fields of 5 bits: 2 bytes, a row is 4
-/// Too fine for a table of directions, without which integers are not scored: 2 fields of 13 bits, 4 bytes, a row is 6.
+/// Too fine for a table of directions, which integer scores need: 2 fields of 13 bits, 4 bytes, so
+/// a row has 6.
 const FINE: TripletLayout = TripletLayout {
     direction_bits: 6,
     coordinates: &[0.0; 64],
@@ -86,10 +88,10 @@ const FINE: TripletLayout = TripletLayout {
     planes: [&[]; 3],
     ..OCTAHEDRAL
 };
-/// All bits that there may be, of the widest vector.
+/// The largest number of bits, for the widest vector.
 const FINEST: TripletLayout =
     TripletLayout { dim: 576, direction_bits: 7, radius_bits: 6, rest_bits: 7, ..FINE };
-/// As few as there may be: of the last field, all are the rest's.
+/// The smallest number of bits: the rest uses the whole last field.
 const COARSE: TripletLayout =
     TripletLayout { dim: 5, direction_bits: 1, radius_bits: 0, rest_bits: 1, ..OCTAHEDRAL };
 /// A radius is missing.
@@ -98,11 +100,12 @@ const CHUNKS: ChunkLayout = ChunkLayout { chunks: 2, members: 1, radius_bits: 4,
 /// The most chunks and the longest radii.
 const WIDEST: ChunkLayout = ChunkLayout { chunks: 144, radius_bits: 6, ..CHUNKS };
 const SET: QuaternionSet = QuaternionSet { members: &[[0.0; 4]], ints: &[[0; 4]], index: None };
-/// Of a set of one.
+/// For a set of one member.
 const INDEX: QuaternionIndex = QuaternionIndex::new(1, &[1; INDEX_CELLS], &[0; 1 + INDEX_PADDING]);
 const STEPS: RadiusSteps = RadiusSteps { factor: 1.0, limit: 15 };
 
-/// Whether a file holds methods of `Backend`: `lib.rs`, or a shape's own file, which lies beside its folder.
+/// Returns whether a file has methods of `Backend`: `lib.rs`, or a shape's own file, which lies
+/// next to its folder.
 fn is_contract(file: &str) -> bool {
     let path = std::path::Path::new(file);
     let has_folder = path
@@ -120,7 +123,7 @@ macro_rules! calls {
 
 type Calls = &'static [(&'static str, fn(Backend))];
 
-/// Calls that are right, with no slice free to have another length but those that are written out.
+/// Correct calls. Every slice whose length is not written out is fixed by the others.
 #[rustfmt::skip]
 const RIGHT: Calls = calls! { b:
     b.dot(&z(4), &z(4));
@@ -196,7 +199,7 @@ const RIGHT: Calls = calls! { b:
     b.accumulate_quaternions(&CHUNKS, &SET, &z(10), &z(4), &mut z(16));
 };
 
-/// Calls whose shapes are wrong, or do not go together.
+/// Calls whose shapes are wrong or do not match.
 #[rustfmt::skip]
 const WRONG: Calls = calls! { b:
     b.rotate(&mut z(15), &z(15), 1.0);
@@ -277,7 +280,7 @@ const WRONG: Calls = calls! { b:
     b.decode_quaternions(&CHUNKS, &QuaternionSet { ints: &[], ..SET }, &z(5), &mut z(8));
 };
 
-/// Layouts of triplets that cannot be, and trees of angles.
+/// Impossible layouts of triplets, and trees of angles.
 const LAYOUTS: &[TripletLayout] = &[
     TripletLayout { dim: 0, ..OCTAHEDRAL },
     TripletLayout { dim: 577, ..OCTAHEDRAL },
@@ -303,7 +306,7 @@ const TREES: &[AngleTree] = &[
 
 static REFUSED_IN: Mutex<String> = Mutex::new(String::new());
 
-/// Whether a call fails by an assertion of a contract. The hook is [`note`].
+/// Returns whether a call fails by an assertion of a contract. The hook is [`note`].
 fn refused(call: &dyn Fn()) -> bool {
     let panicked = catch_unwind(AssertUnwindSafe(call)).is_err();
     panicked && REFUSED_IN.lock().is_ok_and(|file| is_contract(&file))

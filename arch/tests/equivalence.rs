@@ -1,11 +1,11 @@
-//! Every available backend equals the specification bit for bit. `OCTAPLEX_REQUIRE=avx2,avx512` makes an absent
-//! backend an error (`detect.rs`).
+//! Every available backend equals the specification bit for bit. With
+//! `OCTAPLEX_REQUIRE=avx2,avx512`, a missing backend is an error (`detect.rs`).
 
 extern crate alloc;
 
+#[path = "buffers/painted.rs"]
+mod buffer;
 mod methods;
-#[path = "rooms/painted.rs"]
-mod room;
 mod suite;
 
 use octaplex_arch::Backend;
@@ -38,7 +38,8 @@ fn every_backend_equals_the_specification() {
 #[test]
 fn every_kernel_has_a_check() {
     let mut methods: Vec<&str> = methods::all()
-        // The benchmarks' baseline, which is not bit-exact, and a hint, which computes nothing, are no kernels.
+        // Not kernels: the benchmarks' baseline, which is not bit-exact, and a hint, which computes
+        // nothing.
         .filter(|method| !["f16_dot_fma", "prefetch"].contains(method))
         .collect();
     let mut checks: Vec<&str> = suite::KERNELS.iter().map(|(name, _)| *name).collect();

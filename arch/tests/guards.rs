@@ -1,18 +1,19 @@
-//! Every kernel × every backend × every shape of the suite, with all inputs, tables and outputs against pages that may
-//! not be touched: first ending at one, then beginning behind one. A kernel that reads or writes beside its slices
-//! kills this process; `-- --nocapture` says which one.
+//! Every kernel on every backend and shape of the suite, with all slices next to protected pages.
+//!
+//! Slices first end at such a page, then begin behind one. A kernel that accesses memory next to
+//! its slices kills this process. `-- --nocapture` shows which one.
 
 #[cfg(unix)]
 extern crate alloc;
 #[cfg(unix)]
-#[path = "rooms/guarded.rs"]
-mod room;
+#[path = "buffers/guarded.rs"]
+mod buffer;
 #[cfg(unix)]
 mod suite;
 
 #[cfg(unix)]
 mod unix {
-    use crate::room::{Room, SIDE, Side};
+    use crate::buffer::{Buffer, SIDE, Side};
     use crate::suite;
     use octaplex_arch::Backend;
     use std::io::Write;
@@ -36,23 +37,24 @@ mod unix {
         });
     }
 
-    /// The system refuses to read one byte more than a buffer has, on the side where its guard is.
+    /// The system refuses to read one byte more than a buffer has, on the side of its guard.
     #[test]
     fn the_guards_are_there() {
         for side in [Side::End, Side::Start] {
             SIDE.set(side);
-            let room = Room::new(&[1u8, 2, 3]);
+            let buffer = Buffer::new(&[1u8, 2, 3]);
             let (_reader, mut writer) = std::io::pipe().expect("a pipe");
-            let start = if side == Side::End { room.as_ptr() } else { room.as_ptr().wrapping_sub(1) };
-            assert_eq!(writer.write(&room).expect("a buffer can be read"), 3);
-            // SAFETY: the bytes are only passed to the system, which looks at them and answers EFAULT.
+            let start = if side == Side::End { buffer.as_ptr() } else { buffer.as_ptr().wrapping_sub(1) };
+            assert_eq!(writer.write(&buffer).expect("a buffer can be read"), 3);
+            // SAFETY: the bytes are only passed to the system, which checks them and returns
+            // EFAULT.
             let error = writer.write(unsafe { from_raw_parts(start, 4) });
             assert_eq!(error.ok().filter(|count| *count == 4), None, "{side:?}");
         }
     }
 }
 
-/// Elsewhere this file has no tests: that is said, rather than passed over.
+/// On other systems this file has no tests. This test says so.
 #[cfg(not(unix))]
 #[test]
 #[ignore = "guard pages are made by mmap, which this system lacks"]

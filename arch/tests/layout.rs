@@ -1,5 +1,5 @@
-//! The arithmetic of offsets that `// SAFETY:` comments rest on, for every packing, width, stride and number of rows there is; and what is
-//! checked when it is made.
+//! The arithmetic of offsets that `// SAFETY:` comments rely on, for every packing, width, stride
+//! and number of rows. Also the checks of constructors.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_PADDING, QuaternionIndex};
@@ -11,7 +11,7 @@ fn packings() -> Vec<Packing> {
     (1..=8).map(Packing::bits).chain((2..=256).filter_map(Packing::for_levels)).collect()
 }
 
-/// Every code's bits lie inside the planes, and no plane has a byte too many.
+/// All bits of all codes lie inside the planes, and no plane has a byte too many.
 #[test]
 fn every_code_of_every_packing_lies_in_its_planes() {
     let packings = packings();
@@ -49,8 +49,10 @@ fn every_code_of_every_packing_lies_in_its_planes() {
     }
 }
 
-/// No two codes overlap: another code changes all the raw bits of its own place and no others, and of the digit plane only bits
-/// of its own group, in which the others' digits stay.
+/// No two codes overlap.
+///
+/// Another code changes raw bits at its own place only. In the digit plane it changes bits of its
+/// own group only, and the digits of the others stay.
 #[test]
 fn another_code_changes_its_own_place() {
     for packing in packings() {
@@ -90,7 +92,8 @@ fn another_code_changes_its_own_place() {
     }
 }
 
-/// Rows that are counted lie in the bytes, with scales in them and apart, and with the last row as long as the others or as its stride.
+/// All counted rows lie in the bytes, with scales inside and separate, and with the last row with
+/// or without its stride.
 #[test]
 fn every_row_that_is_counted_lies_in_the_bytes() {
     let bytes = vec![0; 40 * 80];
@@ -110,7 +113,7 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
                             "row {row} of {len} bytes every {stride} in {end}"
                         );
                     }
-                    // And none is left out.
+                    // No row is missing.
                     assert!(
                         count * stride + len > end,
                         "{count} rows of {len} bytes every {stride} in {end}"
@@ -124,7 +127,8 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
     }
 }
 
-/// Kernels do not look at the sets again: what they could not read inside of cannot be made.
+/// Kernels do not check sets again, so a set that would make them read outside cannot be
+/// constructed.
 #[test]
 fn what_cannot_be_is_not_made() {
     let made = |make: &dyn Fn()| {
@@ -182,8 +186,11 @@ fn what_cannot_be_is_not_made() {
     assert!(index(&cells, &lists) && !index(&cells, &lists[..INDEX_PADDING]));
 }
 
-/// Every packing at every width, not those alone that codecs have: the loads of a row end inside it, or are left to the
-/// specification, and codes come from where it has them. The slices have not a byte too many, which AddressSanitizer sees.
+/// Every packing at every width, beyond those of codecs.
+///
+/// Loads of a row must end inside it, or the specification does the work. Codes must come from
+/// where the specification puts them. The slices have no byte too many, so AddressSanitizer sees
+/// every access beyond them.
 #[test]
 fn every_width_of_every_packing_is_read_alike() {
     let count = 17; // a block of sixteen, and one more
@@ -200,30 +207,34 @@ fn every_width_of_every_packing_is_read_alike() {
             let row: Vec<u8> = [0x00, 0x3c].into_iter().chain(planes.iter().copied()).collect();
             let (apart, scales) = ([&row[..2], &planes.repeat(count)].concat(), vec![0.75; count]);
             let inside = row.repeat(count);
-            // Many queries, which some backends read otherwise, at few widths: the narrowest that they take to the widest.
-            let asked = if dim == 16 || dim.is_multiple_of(96) { 17 } else { 1 };
-            let values: Vec<i16> = (0..dim + asked).map(|i| (i * 37 % 255) as i16 - 127).collect();
-            let queries: Vec<_> =
-                values.windows(dim).take(asked).map(|values| IntQuery { values, scale: 0.5 }).collect();
-            let weights: Vec<f32> = (0..asked * count).map(|i| (i % 23) as f32 - 6.5).collect();
-            // Two widths of each.
+            // Many queries, which some backends process differently, at few widths, from the
+            // narrowest to the widest.
+            let queries_count = if dim == 16 || dim.is_multiple_of(96) { 17 } else { 1 };
+            let values: Vec<i16> = (0..dim + queries_count).map(|i| (i * 37 % 255) as i16 - 127).collect();
+            let queries: Vec<_> = values
+                .windows(dim)
+                .take(queries_count)
+                .map(|values| IntQuery { values, scale: 0.5 })
+                .collect();
+            let weights: Vec<f32> = (0..queries_count * count).map(|i| (i % 23) as f32 - 6.5).collect();
+            // Two of each width.
             let rows = if dim & 2 == 0 {
                 Rows { bytes: &inside, stride: len, len, dim, scales: None, ahead: &[] }
             } else {
                 Rows { bytes: &apart, stride: len - 2, len, dim, scales: Some(&scales), ahead: &[] }
             };
-            let ask = |backend: Backend| {
+            let run = |backend: Backend| {
                 let (mut scores, mut sums, mut read) =
-                    (vec![0.0; asked * count], vec![0.0; asked * dim], vec![0; dim]);
+                    (vec![0.0; queries_count * count], vec![0.0; queries_count * dim], vec![0; dim]);
                 backend.score_codes(packing, &rows, &centroids, 0.25, &queries, &mut scores);
                 backend.accumulate_codes(packing, &rows, &centroids, 0.25, &weights, &mut sums);
                 backend.unpack(packing, &planes, &mut read);
                 (bits(&scores), bits(&sums), read)
             };
-            let expected = ask(Backend::SCALAR);
+            let expected = run(Backend::SCALAR);
             assert_eq!(expected.2, codes);
             for backend in Backend::available().filter(|backend| *backend != Backend::SCALAR) {
-                assert!(ask(backend) == expected, "{packing:?} at {dim}, {}", backend.name());
+                assert!(run(backend) == expected, "{packing:?} at {dim}, {}", backend.name());
             }
         }
     }

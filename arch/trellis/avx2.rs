@@ -1,10 +1,21 @@
-//! Trellis codes on AVX2: rows of centroids, 32 at a time. A word with the byte of eight path bits and the byte
-//! before is multiplied up until the window is on top, and shifted down; codes come as in `codes.rs`. Tables of up to 256
-//! entries are looked up by `vpshufb`, sixteen entries each, and a tree of blends; larger ones one by one.
-//! Scores and sums of the commonest shapes have a shorter way, in `lanes.rs`.
+//! Trellis codes with AVX2: rows of centroids, 32 at a time.
 //!
-//! On an Intel Sapphire Rapids, with rows of 128 coordinates, scores take .1 to .75 of the time of `wide.rs`, sums .25 to .8;
-//! a decoding took 1.1 to 2.6 times as long, so that is the text of `wide.rs`.
+//! The window of a coordinate is taken from a word with the byte of its path bit and the byte
+//! before. A multiplication moves the window to the top of the word, and a shift moves it down:
+//!
+//! ```text
+//! path plane     byte k: bits of coordinates 8k … 8k+7        byte k-1: of the eight before
+//! word           b₇ b₆ b₅ b₄ b₃ b₂ b₁ b₀  a₇ a₆ a₅ a₄ a₃ a₂ a₁ a₀
+//! coordinate 1               └─ b₁ b₀ a₇ a₆ ─┘  window of 4 bits, newest on top
+//! · 2⁶           b₁ b₀ a₇ a₆ …                  then >> 12
+//! ```
+//!
+//! Codes are unpacked as in `codes`. Tables of up to 256 entries are looked up with `vpshufb`,
+//! sixteen entries each, and a tree of blends. Larger tables are read one by one. Common shapes
+//! have faster kernels in `lanes.rs`.
+//!
+//! On Intel Sapphire Rapids with rows of 128 coordinates, scores take 0.1 to 0.75 of the time of
+//! `wide.rs`, and sums 0.25 to 0.8. Decoding took 1.1 to 2.6 times as long, so `wide.rs` decodes.
 
 mod lanes;
 mod search;
@@ -25,10 +36,10 @@ use unpack::{CHUNK, LOAD, Unpack, kind};
 
 /// Chunks of the widest row.
 const CHUNKS: usize = MAX_DIM / CHUNK;
-/// Entries of a table that is looked up by registers.
+/// The largest table that is looked up in registers.
 const TABLE: usize = 256;
 
-/// How to find the centroids of a row.
+/// The constants that find the centroids of a row.
 struct Lookup<'a> {
     book: &'a TrellisCodebook<'a>,
     chunks: usize,
@@ -39,7 +50,7 @@ struct Lookup<'a> {
     last_load: usize,
 }
 
-/// Runs a function for what the codes are made of.
+/// Calls a function for the kind of codes.
 macro_rules! for_kind {
     ($lookup:expr, $function:ident$(<$queries:ident>)?($($argument:expr),*)) => {
         match $lookup.kind() {
@@ -50,13 +61,13 @@ macro_rules! for_kind {
     };
 }
 
-/// A single query.
+/// The number of queries of a call with one.
 const ONE: usize = 1;
 
-/// No codes at all.
+/// The kind of rows with no codes at all.
 const NONE: u8 = 255;
 
-/// See `scalar::score_trellis`.
+/// Implements `scalar::score_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
@@ -66,7 +77,7 @@ pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     scores: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.ask_some(0, PAGE);
+        rows.prefetch_some(0, PAGE);
         return scalar::score_trellis(book, rows, scale, queries, scores);
     }
     if lanes::score::<L>(book, rows, scale, queries, scores) {
@@ -85,8 +96,9 @@ pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     }
 }
 
-/// `vpmaddubsw` wants an unsigned operand: it gets the query's magnitudes, and the centroids their signs. Sums of two
-/// products stay below 2¹⁵, as both are at most 127.
+/// Scores rows with up to Q queries. `vpmaddubsw` needs an unsigned operand, so it gets the query's
+/// magnitudes, and centroids get the signs. Both are at most 127, so sums of two products stay
+/// below 2¹⁵.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score<const KIND: u8, const Q: usize>(
     lookup: &Lookup,
@@ -111,7 +123,7 @@ fn score<const KIND: u8, const Q: usize>(
     }
     let ones = _mm256_set1_epi16(1);
     for first in (0..count).step_by(ROWS) {
-        blocks.ask_apart(first / ROWS);
+        blocks.prefetch_apart(first / ROWS);
         let block = blocks.get(first / ROWS);
         let mut totals = [[0i32; ROWS]; Q];
         for four in 0..ROWS / 4 {
@@ -149,7 +161,7 @@ fn score<const KIND: u8, const Q: usize>(
     }
 }
 
-/// See `scalar::accumulate_trellis`.
+/// Implements `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
@@ -159,7 +171,7 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     acc: &mut [f32],
 ) {
     if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.ask_some(0, PAGE);
+        rows.prefetch_some(0, PAGE);
         return scalar::accumulate_trellis(book, rows, scale, weights, acc);
     }
     let count = rows.count();
@@ -185,7 +197,7 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     }
 }
 
-/// Up to eight queries, up to 256 rows.
+/// Adds up to 256 rows for up to eight queries.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sum_page<const KIND: u8>(
     lookup: &Lookup,
@@ -199,11 +211,12 @@ fn sum_page<const KIND: u8>(
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for chunk in 0..lookup.chunks {
-        // Coordinates 0..4 and 8..12, 4..8 and 12..16 of the chunk's lower half, then of the upper.
+        // Coordinates 0..4 and 8..12, then 4..8 and 12..16 of the chunk's lower half; then the same
+        // of the upper half.
         let mut sums = [[zero; 4]; QUERIES];
         for first in (0..rows.count()).step_by(ROWS) {
             if chunk == 0 {
-                blocks.ask_apart(first / ROWS);
+                blocks.prefetch_apart(first / ROWS);
             }
             let block = blocks.get(first / ROWS);
             let mut pairs = [[zero; 4]; ROWS / 2];
@@ -241,7 +254,7 @@ fn sum_page<const KIND: u8>(
     }
 }
 
-/// The words of two rows of bytes, alternating.
+/// Returns the words of two rows of bytes, alternating.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn interleave(a: __m256i, b: __m256i) -> [__m256i; 4] {
@@ -258,8 +271,8 @@ fn interleave(a: __m256i, b: __m256i) -> [__m256i; 4] {
     ]
 }
 
-/// For coordinates 0..8 and 16..24 of a chunk, then for the others: the bytes of the word with its path bits, counted from
-/// the byte before the chunk's.
+/// For coordinates 0..8 and 16..24 of a chunk, and then for the others: the two bytes of the word
+/// with the path bits, counted from the byte before the chunk.
 static SPREAD: [[u8; CHUNK]; 2] = {
     let mut spread = [[0; CHUNK]; 2];
     let mut i = 0;
@@ -271,11 +284,11 @@ static SPREAD: [[u8; CHUNK]; 2] = {
     spread
 };
 
-/// What moves the path bit of coordinate i to the top of its word.
+/// The factors that move the path bit of coordinate i to the top of its word.
 static UP: [u16; 16] = [128, 64, 32, 16, 8, 4, 2, 1, 128, 64, 32, 16, 8, 4, 2, 1];
 
 impl<'a> Lookup<'a> {
-    /// Rows have at least `LOAD` bytes.
+    /// Prepares a codebook and a width. Rows must have at least `LOAD` bytes.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(book: &'a TrellisCodebook<'a>, dim: usize) -> Self {
@@ -300,11 +313,13 @@ impl<'a> Lookup<'a> {
         }
     }
 
+    /// Returns the kind of codes.
     fn kind(&self) -> u8 {
         self.unpack.as_ref().map_or(NONE, Unpack::kind)
     }
 
-    /// Centroids 32·chunk.. of row `r`, in order; unspecified ones behind its end.
+    /// Returns the centroids from 32·chunk on of row `r`, in order. Behind the end of the row they
+    /// are unspecified.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn centroids<const KIND: u8>(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
@@ -316,7 +331,7 @@ impl<'a> Lookup<'a> {
         if self.book.centroids().len() > TABLE {
             return self.look_up_each(windows, codes);
         }
-        // The index has eight bits, so none get into the next byte.
+        // An index has eight bits, so that none get into the next byte.
         let above = _mm256_sll_epi16(codes, _mm_cvtsi32_si128(self.book.history() as i32 + 1));
         let index = _mm256_or_si256(windows, above);
         let sixteens = self.book.centroids().len().div_ceil(16);
@@ -331,6 +346,7 @@ impl<'a> Lookup<'a> {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
+    /// Returns the windows of 32 coordinates.
     fn windows(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
         let start = 4 * chunk + 1;
         let at = start.min(self.last_load);
@@ -338,7 +354,7 @@ impl<'a> Lookup<'a> {
         // SAFETY: the array has sixteen bytes.
         let mut path = unsafe { _mm_loadu_si128(path.as_ptr().cast()) };
         if chunk == 0 {
-            // Zeros before the path plane, which starts with byte 2.
+            // The path plane begins with byte 2. In front of it are zeros.
             let keep = _mm_cmpgt_epi8(
                 _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                 _mm_set1_epi8(1 - at as i8),
@@ -354,7 +370,8 @@ impl<'a> Lookup<'a> {
         _mm256_packus_epi16(words(0), words(1))
     }
 
-    /// Blends by the index' bits from 4 up, the lowest first.
+    /// Looks up indices in a table of N registers. Blends choose by the index's bits from 4 up, the
+    /// lowest first.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn look_up<const N: usize>(&self, index: __m256i) -> __m256i {
@@ -383,6 +400,7 @@ impl<'a> Lookup<'a> {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
+    /// Reads centroids one by one, for larger tables.
     fn look_up_each(&self, windows: __m256i, codes: __m256i) -> __m256i {
         let (mut window, mut code, mut found) = ([0u8; CHUNK], [0u8; CHUNK], [0i8; CHUNK]);
         // SAFETY: the arrays have 32 bytes.

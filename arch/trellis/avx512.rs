@@ -1,14 +1,27 @@
-//! Trellis codes on AVX-512: rows of centroids, 64 at a time, by bit extraction and byte look-ups.
+//! Trellis codes with AVX-512: rows of centroids, 64 at a time, by bit extraction and byte lookups.
 //!
-//! A quadword holds the path bits of 64 coordinates. Broadcast, it gives the windows of all 64 in one `vpmultishiftqb`,
-//! which takes any eight neighbouring bits of a quadword for each byte; only the first eight coordinates need the
-//! byte before, so their lane is shifted by one byte. Codes of 1, 2 or 4 bits come from a broadcast of their 8, 16 or
-//! 32 bytes in the same way. Each lane takes eight coordinates that its own quadword holds, so no byte is
-//! shuffled for scores: it is the query that is put into the lanes' order, once a page. Sums of several queries put centroids in order. The byte for a coordinate has its window below and
-//! its code above: the index of a table in one register (`vpermb`), two or four (`vpermi2b`).
+//! A quadword contains the path bits of 64 coordinates. Broadcast to all lanes, it gives the
+//! windows of all 64 in one `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword
+//! for each byte:
 //!
-//! A single query goes to `score_one.rs` where that has a shorter way. The path search is in `search.rs`.
+//! ```text
+//! quadword     p₆₃ … p₄ p₃ p₂ p₁ p₀              path bits, coordinate 0 lowest
+//! byte t       bits t-3 … t+4                     window of coordinate t in the low 4 bits, others above
+//!
+//! index        │ code │ window │                  the window is masked in, the code lies above it
+//! table        in one register (`vpermb`), in two or four (`vpermi2b`)
+//! ```
+//!
+//! Only the first eight coordinates need the byte before, so their lane is shifted by a byte. Codes
+//! of 1, 2 or 4 bits come from a broadcast of their 8, 16 or 32 bytes in the same way.
+//!
+//! Each lane takes eight coordinates that its own quadword contains, so scores shuffle no bytes.
+//! Instead the query is put into the order of the lanes, once a page. Sums of several queries put
+//! the centroids in order.
+//!
+//! A single query goes to `score_one.rs` where that is faster. The path search is in `search.rs`.
 
+mod lanes;
 mod score_one;
 mod search;
 
@@ -16,7 +29,7 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, Tile, byte_weights, configure, four, run_scales};
-use crate::codes::avx512::codebook::{self, kind::RAW as NATURAL};
+use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, Many};
 use crate::codes::avx512::sums::{Columns, QUERIES, finish};
 use crate::codes::avx512::tiles::TileQueries;
@@ -24,46 +37,48 @@ use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpa
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{
-    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, places, scales,
+    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, scales,
     store_first, to_array, transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
+use lanes::{FOURS, GROUPS, LANES, NEIGHBOUR_SHIFTS, NEIGHBOURS, PATH_SHIFTS, RAW_SHIFTS, THREES};
 
-/// The largest codebook.
+/// Centroids of the largest codebook.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
 
-/// How indices are found: by bits alone, for a table in one register, two or four; in any other way.
+/// How indices are found: by bits alone for a table in one, two or four registers, or in any other
+/// way.
 const SMALL: usize = 1;
 const MEDIUM: usize = 2;
 const WIDE: usize = 4;
 const LARGE: usize = 0;
 
-/// What codes are made of: raw bits or nothing, digits, or both.
+/// What codes consist of: raw bits or nothing, digits, or both.
 const POWERS: usize = 0;
 const TERNARY: usize = 1;
 const MIXED: usize = 2;
 
-/// Index of the lanes' order. Called where the tables are indexed, not in a `const` block there: compilers before 1.95
-/// look into an index for constant references and find a cycle.
+/// Returns the index of the order of lanes. It is called where tables are indexed and not in a
+/// `const` block: compilers before 1.95 search an index for constant references, and find a cycle.
 const fn order(kind: usize, form: usize) -> usize {
     if kind == LARGE { 0 } else { form }
 }
 
-/// How to find the centroids of a row.
+/// The constants that find the centroids of a row.
 struct Lookup {
     kind: usize,
-    /// Raw bits of a code; for large tables, what codes are made of.
+    /// Raw bits of a code. For large tables, what codes consist of.
     form: usize,
     history: u32,
     chunks: usize,
-    /// Where the path plane ends.
+    /// The end of the path plane.
     path_end: usize,
-    /// For codes that are not taken by their bits alone.
+    /// For codes that are not extracted by bits alone.
     unpack: Option<(Unpack, [Chunk; MAX_CHUNKS])>,
-    /// See [`tables`].
+    /// The centroids, see [`tables`].
     table: [__m512i; MAX_CENTROIDS / CHUNK],
     blocks: usize,
     path_shifts: __m512i,
@@ -71,59 +86,10 @@ struct Lookup {
     window_bits: __m512i,
 }
 
-/// For raw bits of 0 to 4: which eight coordinates a quadword lane has, and the other way round.
-static GROUPS: [[u64; 8]; 5] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 4, 1, 5, 2, 6, 3, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 2, 4, 6, 1, 3, 5, 7],
-];
-static LANES: [[u64; 8]; 5] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 2, 4, 6, 1, 3, 5, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 4, 1, 5, 2, 6, 3, 7],
-];
-
-/// The byte that `interleave` is to find in each place, so that its registers have coordinates in order.
-static FOURS: [[u8; CHUNK]; 5] = [fours(0), fours(1), fours(2), fours(3), fours(4)];
-
-const fn fours(order: usize) -> [u8; CHUNK] {
-    places!(i => 8 * LANES[order][codebook::FOURS[i] as usize / 8] as usize + codebook::FOURS[i] as usize % 8)
-}
-
-/// By raw bits: the bit of the lane's quadword at which each byte's window ends (mod 64, one too many for the history).
-/// The lane of the first eight is shifted by a byte.
-static PATH_SHIFTS: [[u8; CHUNK]; 5] =
-    [path_shifts(0), path_shifts(1), path_shifts(2), path_shifts(3), path_shifts(4)];
-
-const fn path_shifts(bits: usize) -> [u8; CHUNK] {
-    places!(i => 8 * GROUPS[bits][i / 8] as usize + i % 8 + if i < 8 { 8 } else { 0 })
-}
-
-/// And at which its code begins. Three bits: the lane's three bytes are brought into its quadword.
-static RAW_SHIFTS: [[u8; CHUNK]; 5] =
-    [[0; CHUNK], raw_shifts(1), raw_shifts(2), places!(i => 3 * (i % 8)), raw_shifts(4)];
-
-const fn raw_shifts(bits: usize) -> [u8; CHUNK] {
-    places!(i => bits * (8 * GROUPS[bits][i / 8] as usize + i % 8) % 64)
-}
-
-/// The bytes of eight codes of three bits, for each lane.
-static THREES: [u8; CHUNK] = places!(i => 3 * (i / 8) + i % 8 % 3);
-
-/// Bytes k and k + 1 for lane k.
-static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
-
-/// As [`PATH_SHIFTS`], where each lane has its own byte of the path plane and the one before.
-static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
-
-/// Flips centroids to 128 more, so that they are unsigned operands.
+/// Adds 128 to centroids by xor, so that they are unsigned operands.
 const BIAS: i8 = -128;
 
-/// Runs a method for the lookup's kind and raw bits.
+/// Calls a method for the kind of lookup and the raw bits.
 macro_rules! for_kind {
     ($lookup:expr, $function:ident($($argument:expr),*)) => {
         match ($lookup.kind, $lookup.form) {
@@ -147,13 +113,14 @@ macro_rules! for_kind {
     };
 }
 
-/// See `scalar::decode_trellis`.
+/// Implements `scalar::decode_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = &Lookup::new(book, out.len(), 0);
     for_kind!(lookup, decode(row, scale, out));
 }
 
+/// Decodes a row.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scale: f32, out: &mut [f32]) {
     let (scale, lanes) = (_mm512_set1_ps(scale), load(&LANES[order(KIND, RAW)]));
@@ -169,7 +136,7 @@ fn decode<const KIND: usize, const RAW: usize>(lookup: &Lookup, row: &[u8], scal
     }
 }
 
-/// See `scalar::score_trellis`.
+/// Implements `scalar::score_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_trellis(
     tiles: Option<Tiles>,
@@ -197,6 +164,7 @@ pub(crate) fn score_trellis(
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+/// Scores rows of one kind, with one, four, eight or 32 queries at a time.
 fn score<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
     tiles: Option<Tiles>,
@@ -209,7 +177,7 @@ fn score<const KIND: usize, const RAW: usize>(
     if let [query] = queries {
         let query = lookup.query::<KIND, RAW>(query, scale);
         for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-            blocks.ask(i);
+            blocks.prefetch(i);
             let block = blocks.get(i);
             let mut fours = [_mm512_setzero_si512(); ROWS / 4];
             for (i, four) in fours.iter_mut().enumerate() {
@@ -233,7 +201,7 @@ fn score<const KIND: usize, const RAW: usize>(
             let ByteQuery { values, excess, factor } = lookup.query::<KIND, RAW>(query, scale);
             tiled.push(&values, excess, factor);
         }
-        // SAFETY: `columns` sets all that it is given.
+        // SAFETY: `columns` sets all of its output.
         unsafe {
             tiled.score(tiles, blocks, count, scores, |block, columns| {
                 lookup.columns::<KIND, RAW>(block, columns)
@@ -246,7 +214,8 @@ fn score<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// Up to [`QUERIES`] share what is looked up, `Q` of them each load of it.
+/// Scores rows with up to [`QUERIES`] queries, which share lookups. `Q` of them share each load of
+/// a looked-up register.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
     lookup: &Lookup,
@@ -263,16 +232,16 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
     }
     let mut columns = [const { MaybeUninit::<Columns>::uninit() }; MAX_CHUNKS];
     for first in (0..count).step_by(ROWS) {
-        blocks.ask(first / ROWS);
+        blocks.prefetch(first / ROWS);
         let block = blocks.get(first / ROWS);
         lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
-        // SAFETY: as many were written.
+        // SAFETY: as many were written above.
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
         many.score(columns, scales(&block), count, first, scores);
     }
 }
 
-/// See `scalar::accumulate_trellis`.
+/// Implements `scalar::accumulate_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_trellis(
     tiles: Option<Tiles>,
@@ -300,7 +269,8 @@ pub(crate) fn accumulate_trellis(
     }
 }
 
-/// Up to [`QUERIES`], up to 256 rows: 64 coordinates after 64 are decoded once, and all queries go through them.
+/// Adds up to 256 rows for up to [`QUERIES`] queries. Each 64 coordinates are decoded once, and
+/// then multiplied for all queries.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_page<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
@@ -320,7 +290,7 @@ fn sum_page<const KIND: usize, const RAW: usize>(
         tile.clear();
         for block in 0..rows.count().div_ceil(ROWS) {
             if chunk == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for first in (0..ROWS).step_by(4) {
@@ -332,7 +302,8 @@ fn sum_page<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// One query: what is looked up is used at once, and never in memory (a fifth faster).
+/// Adds rows for one query. Looked-up centroids are used at once and never stored, which is a fifth
+/// faster.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_one<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
@@ -351,7 +322,7 @@ fn sum_one<const KIND: usize, const RAW: usize>(
                 break;
             }
             if chunk == 0 && row.is_multiple_of(ROWS) {
-                blocks.ask(row / ROWS);
+                blocks.prefetch(row / ROWS);
             }
             let block = blocks.get(row / ROWS);
             let centroids = interleave(lookup.centroids::<KIND, RAW>(&block, chunk, row % ROWS));
@@ -369,7 +340,7 @@ fn sum_one<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// Adds a chunk's sums to those of one query.
+/// Adds the sums of a chunk to those of one query.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn add_totals<const KIND: usize, const RAW: usize>(
@@ -386,7 +357,7 @@ fn add_totals<const KIND: usize, const RAW: usize>(
     }
 }
 
-/// Sums of interleaved bytes by coordinate.
+/// Returns sums of interleaved bytes in the order of coordinates.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] {
@@ -401,8 +372,8 @@ fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] 
     out
 }
 
-/// The centroids with `flip` xored on them. Bits above an index do not count, so a table that does not fill a register
-/// repeats.
+/// Returns the centroids, each xored with `flip`. A table that does not fill a register repeats, so
+/// bits above an index do not count.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
@@ -420,7 +391,7 @@ fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
     tables
 }
 
-/// The entries of a table of `kind` registers at indices of 6, 7 or 8 bits.
+/// Looks up indices of 6, 7 or 8 bits in a table of `kind` registers.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
@@ -438,6 +409,7 @@ fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
 impl Lookup {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    /// Prepares a codebook and a width. Centroids are xored with `flip`.
     fn new(book: &TrellisCodebook, dim: usize, flip: i8) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + TrellisCodebook::path_bytes(dim);
@@ -480,8 +452,8 @@ impl Lookup {
         }
     }
 
-    /// Centroids 64·chunk.. of four rows from `first` on, in the lanes' order; unspecified ones behind the
-    /// rows' end.
+    /// Returns the centroids from 64·chunk on of four rows from `first` on, in the order of the
+    /// lanes. Behind the end of the rows they are unspecified.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn centroids<const KIND: usize, const RAW: usize>(
@@ -516,7 +488,7 @@ impl Lookup {
                 _ => _mm512_broadcast_i64x4(_mm512_castsi512_si256(load_array::<32>(raw.first(r)))),
             };
             let codes = _mm512_multishift_epi64_epi8(self.raw_shifts, codes);
-            // Bits of the window below, of the code above; what is above both does not count.
+            // The window's bits below, the code's above. Bits above both do not count.
             let index = if RAW == 0 {
                 windows
             } else {
@@ -527,14 +499,14 @@ impl Lookup {
         out
     }
 
-    /// The same for any width and any table, in blocks of two registers, for which an index has 7 bits. `FORM` is
-    /// where codes come from.
+    /// Returns the same for any width and any table, in blocks of two registers, which take 7 bits
+    /// of an index. `FORM` says what codes consist of.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn centroids_large<const FORM: usize>(&self, block: &Block, chunk: usize, first: usize) -> [__m512i; 4] {
         let start = 1 + 8 * chunk;
         let path = Masked::new(block, &Place::new(start, self.path_end.min(start + 9)));
-        // The byte before the path plane is no part of it.
+        // The byte in front of the path plane is no part of it.
         let keep = _mm512_maskz_mov_epi8(if chunk == 0 { !1 } else { !0 }, _mm512_set1_epi8(-1));
         let neighbours = load(&NEIGHBOURS);
         let above = _mm_cvtsi32_si128(self.history as i32 + 1);
@@ -555,7 +527,8 @@ impl Lookup {
         for (i, (out, codes)) in out.iter_mut().zip(codes).enumerate() {
             let path = _mm512_permutexvar_epi8(neighbours, _mm512_and_si512(path.load_half(first + i), keep));
             let windows = _mm512_multishift_epi64_epi8(self.path_shifts, path);
-            // Shifts of words move bits into the next byte: below the window's, where they are masked.
+            // Shifts of words move bits into the next byte: below the window, where they are
+            // masked.
             let codes = _mm512_sll_epi16(codes, above);
             *out = _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes);
         }
@@ -580,7 +553,7 @@ impl Lookup {
         out
     }
 
-    /// The centroids of a block, transposed, of as many chunks.
+    /// Writes the transposed centroids of a block, for as many chunks as `columns` has.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn columns<const KIND: usize, const RAW: usize>(
@@ -599,6 +572,7 @@ impl Lookup {
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    /// Puts a query into the order of the lanes.
     fn query<const KIND: usize, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
         let mut query = ByteQuery::new(query, scale, NATURAL);
         let groups = load(&GROUPS[order(KIND, RAW)]);

@@ -1,10 +1,10 @@
-//! Trellis codes in plain Rust; see [`codes::portable`](crate::codes::portable).
+//! Trellis codes in plain Rust. See [`codes::portable`](crate::codes::portable).
 
 use crate::codes::portable::{accumulate_rows, score_rows, word};
 use crate::codes::scalar::{unpack, weight_limit};
 use crate::{IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
-/// score\[query]\[row], as [`scalar::score_trellis`](super::scalar::score_trellis).
+/// Implements [`scalar::score_trellis`](super::scalar::score_trellis).
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -15,8 +15,7 @@ pub(crate) fn score_trellis(
     score_rows(rows, scale, queries, scores, |row, out| read(book, rows.dim, row, 0, out));
 }
 
-/// acc\[query] += Σ weight·row scale·`scale`·centroid, as
-/// [`scalar::accumulate_trellis`](super::scalar::accumulate_trellis).
+/// Implements [`scalar::accumulate_trellis`](super::scalar::accumulate_trellis).
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -29,7 +28,7 @@ pub(crate) fn accumulate_trellis(
     });
 }
 
-/// The centroids of a row from coordinate `start` on, a multiple of eight.
+/// Reads the centroids of a row from coordinate `start` on, a multiple of eight.
 fn read(book: &TrellisCodebook, dim: usize, row: &[u8], start: usize, out: &mut [i16]) {
     let (path, planes) = book.planes(dim, row);
     match book.levels() {
@@ -52,6 +51,7 @@ fn read(book: &TrellisCodebook, dim: usize, row: &[u8], start: usize, out: &mut 
 }
 
 #[inline(always)]
+/// Reads centroids of codes with `BITS` raw bits.
 fn read_bits<const BITS: usize>(
     book: &TrellisCodebook,
     path: &[u8],
@@ -64,7 +64,8 @@ fn read_bits<const BITS: usize>(
     eights(book, path, start, out, codes, |codes, i| (codes >> (BITS * i)) as usize & mask);
 }
 
-/// Eight coordinates at a time: `codes` gives theirs, `code` the one of a coordinate, above the window's bits.
+/// Reads eight coordinates at a time. `codes` returns their codes, and `code` the one of a
+/// coordinate, above the bits of the window.
 #[inline(always)]
 fn eights<T>(
     book: &TrellisCodebook,

@@ -1,11 +1,12 @@
-//! Trellis codes, the specification: the path search (Viterbi's algorithm), decoding, scores, sums.
+//! The specification of trellis codes: the path search (Viterbi's algorithm), decoding, scores,
+//! sums.
 
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
 use crate::floats::{LANES, halve};
 use crate::{IntQuery, MAX_DIM, Rows};
 
-/// The centroids of a row, one for each coordinate.
+/// Reads the centroids of a row, one for each coordinate.
 #[inline(always)]
 pub(crate) fn row_centroids(book: &TrellisCodebook, row: &[u8], out: &mut [i8]) {
     let dim = out.len();
@@ -22,7 +23,7 @@ pub(crate) fn row_centroids(book: &TrellisCodebook, row: &[u8], out: &mut [i8]) 
     }
 }
 
-/// out = scale · centroid.
+/// Decodes a row: out = scale · centroid.
 #[inline(always)]
 pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let mut centroids = [0; MAX_DIM];
@@ -33,7 +34,8 @@ pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out
     }
 }
 
-/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Scores rows, laid out \[query]\[row]: (f32(Σ q·c) · (query scale · table scale)) · row scale.
+/// The sum is an exact integer.
 #[inline(always)]
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
@@ -57,8 +59,9 @@ pub(crate) fn score_trellis(
     }
 }
 
-/// acc\[query] += Σ weight·row scale·table scale·centroid, as [`accumulate_codes`](crate::codes::scalar::accumulate_codes) does it
-/// for codebooks of up to 16 centroids.
+/// Adds Σ weight·row scale·table scale·centroid to `acc`, as
+/// [`accumulate_codes`](crate::codes::scalar::accumulate_codes) does for codebooks of up to 16
+/// centroids.
 #[inline(always)]
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
@@ -88,15 +91,27 @@ pub(crate) fn accumulate_trellis(
     }
 }
 
-/// For each vector z, with y = z·scale: the path bits and codes whose centroids have the least Σ(y - centroid)² of all
-/// paths, written to the planes of its row (the row's first two bytes stay), and their [`Fit`].
+/// Finds the best path of each vector z. With y = z·scale, these are the path bits and codes whose
+/// centroids have the least Σ(y - centroid)² of all paths. Writes them to the planes of the row,
+/// whose first two bytes do not change, and returns the [`Fit`].
 ///
-/// State bit 0 is the newest path bit. With window bits = state << 1 | new bit (newest lowest), the code of a window
-/// is the number of k with 2y ≥ centroid k + centroid k+1, its error e = (y - centroid)², the new cost = cost + e,
-/// each operation rounded to f32. The search starts in state 0; of the two ways into a state, the one from the higher
-/// old state wins only if it is strictly cheaper; at the end, the lowest of the cheapest states wins.
+/// Bit 0 of a state is the newest path bit. Two old states lead to each new state, and one path bit
+/// leads out of each:
 ///
-/// Stack: 8 bytes a coordinate for the decisions, 1 KiB of costs, 577 bytes of codes.
+/// ```text
+/// bits = old state << 1 | new bit
+///
+/// old state         n >> 1        n >> 1 | top bit
+///                       ╲           ╱
+/// new state               n                               cost = min(cost + error) of the two
+/// ```
+///
+/// For each window, the code is the number of k with 2y ≥ centroid k + centroid k+1. Its error is e
+/// = (y - centroid)², and the new cost is cost + e. Each operation rounds to f32. The search begins
+/// in state 0. The way from the higher old state wins only if it is strictly cheaper. At the end,
+/// the lowest of the cheapest states wins.
+///
+/// The stack has 8 bytes a coordinate for the decisions, 1 KiB of costs and 577 bytes of codes.
 #[inline(always)]
 pub(crate) fn viterbi_encode(
     book: &TrellisCodebook,
@@ -116,8 +131,8 @@ pub(crate) fn viterbi_encode(
     }
 }
 
-/// Fills the decisions (bit n of step t: the way into state n came from the higher old state); returns the best last
-/// state.
+/// Fills the decisions, and returns the best last state. Bit n of step t is set if the way into
+/// state n came from the higher old state.
 #[inline(always)]
 fn search(book: &TrellisCodebook, z: &[f32], scale: f32, decisions: &mut [u64; MAX_DIM]) -> usize {
     let states = book.states();
@@ -143,7 +158,7 @@ fn search(book: &TrellisCodebook, z: &[f32], scale: f32, decisions: &mut [u64; M
     best
 }
 
-/// The code of `y` in a window, and its squared error.
+/// Returns the code of `y` in a window, and its squared error.
 #[inline(always)]
 pub(crate) fn nearest(book: &TrellisCodebook, window: usize, y: f32) -> (u8, f32) {
     let centroid = |code: usize| f32::from(book.centroids()[code * book.windows() + window]);
@@ -155,7 +170,7 @@ pub(crate) fn nearest(book: &TrellisCodebook, window: usize, y: f32) -> (u8, f32
     (code as u8, error * error)
 }
 
-/// The path bits of the survivor that ends in `state`.
+/// Writes the path bits of the path that ends in `state`.
 #[inline(always)]
 fn trace_back(book: &TrellisCodebook, mut state: usize, decisions: &[u64], path: &mut [u8]) {
     path.fill(0);

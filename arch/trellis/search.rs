@@ -1,8 +1,13 @@
-//! The path search of `scalar::viterbi_encode` for registers of floats of any width. Many vectors: one a lane,
-//! two registers of them at a time, so that a centroid is loaded once for both. Few: one window a lane.
+//! The path search of `scalar::viterbi_encode`, for registers of floats of any width.
 //!
-//! Both find the error of the nearest centroid without its code: rounding is monotone, so the least rounded error
-//! is the rounded error for the nearest centroid. Codes are chosen once the path is known.
+//! ```text
+//! many vectors   a lane is a vector; two registers of vectors share the load of a centroid
+//! few vectors    a lane is a window; vectors are searched one by one
+//! ```
+//!
+//! Both find the error of the nearest centroid without its code. Rounding is monotone, so the least
+//! rounded error is the rounded error of the nearest centroid. Codes are chosen when the path is
+//! known.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -14,37 +19,40 @@ use crate::MAX_DIM;
 use crate::floats::{LANES, halve};
 use core::mem::MaybeUninit;
 
-/// What an instruction set must offer. Costs are never negative, nor NaN.
+/// The operations that an instruction set must offer. Costs are never negative or NaN.
 pub(crate) trait Floats: Sized {
     /// A register of floats, or of integers.
     type F: Copy;
-    /// Its lanes, 4 or 8.
+    /// The number of lanes, 4 or 8.
     const WIDTH: usize;
 
     fn splat(x: f32) -> Self::F;
-    /// The first floats of a slice that has a register of them.
+    /// Loads the first floats of a slice that is at least a register long.
     fn load(x: &[f32]) -> Self::F;
     fn store(out: &mut [f32], x: Self::F);
-    /// The lanes' bits.
+    /// Stores the bits of the lanes.
     fn store_bits(out: &mut [u32], x: Self::F);
     fn add(a: Self::F, b: Self::F) -> Self::F;
-    /// Something that grows with |y - centroid|, and in the end its rounded square.
+    /// Returns a number that grows with |y - centroid|. [`square`](Self::square) turns the smallest
+    /// into a squared error.
     fn error(y: Self::F, centroid: Self::F) -> Self::F;
     fn square(error: Self::F) -> Self::F;
     fn min(a: Self::F, b: Self::F) -> Self::F;
-    /// `bits` with `bit` set in the lanes where a < b.
+    /// Sets `bit` in the lanes of `bits` where a < b.
     fn mark_less(bits: Self::F, bit: u32, a: Self::F, b: Self::F) -> Self::F;
-    /// A bit for each lane where a < b, the first lowest.
+    /// Returns a bit for each lane where a < b, the first lane lowest.
     fn less(a: Self::F, b: Self::F) -> u64;
-    /// Each lane twice: the lower half's, the upper half's.
+    /// Repeats each lane twice: first the lower half, then the upper half.
     fn twice(x: Self::F) -> [Self::F; 2];
-    /// The upper half of the lanes in the place of the lower one.
+    /// Moves the upper half of the lanes to the lower half.
     fn upper(x: Self::F) -> Self::F;
 
-    /// Coordinates that [`columns`](Self::columns) takes at a time, an even number, 8 at most.
+    /// The number of coordinates that [`columns`](Self::columns) reads at a time: even, and at most
+    /// 8.
     const COLUMNS: usize = 2;
 
-    /// y = z·scale from coordinate `start` on, one vector a lane; lanes without one repeat the last.
+    /// Computes y = z·scale from coordinate `start` on, one vector a lane. Lanes without a vector
+    /// repeat the last one.
     #[inline(always)]
     fn columns(y: &mut Columns<Self>, dim: usize, start: usize, z: &[f32], scales: &[f32]) {
         let mut lanes = [[0.0; 16]; 2];
@@ -58,7 +66,7 @@ pub(crate) trait Floats: Sized {
         }
     }
 
-    /// The lowest of each lane's cheapest states.
+    /// Returns the lowest of each lane's cheapest states.
     #[inline(always)]
     fn cheapest(costs: &[[Self::F; REGISTERS]]) -> [u32; 16] {
         let mut lanes = [[0.0; 16]; MAX_STATES];
@@ -77,8 +85,8 @@ pub(crate) trait Floats: Sized {
         state
     }
 
-    /// Walks back over the decisions of one word, from the states behind it to those before it: the path bits of each
-    /// lane, the first lowest. State bit `top` is the oldest.
+    /// Walks back over the decisions of one word, from the states after it to those before it.
+    /// Returns the path bits of each lane, the first lowest. Bit `top` of a state is the oldest.
     #[inline(always)]
     fn trace_back(decisions: &[Decisions<Self>; WORD], top: u32, state: &mut [u32; 16]) -> [u32; 16] {
         let mut words = [0u32; 16];
@@ -99,7 +107,7 @@ pub(crate) trait Floats: Sized {
         words
     }
 
-    /// The codes that a path leads to; see `scalar::choose_codes`.
+    /// Chooses the codes that belong to a path, as `scalar::choose_codes` does.
     #[inline(always)]
     fn choose<const M: usize>(
         rows: &Rows<M>,
@@ -122,13 +130,14 @@ pub(crate) const WORD: usize = 16;
 /// The path bits of a row.
 pub(crate) type Path = [u16; MAX_DIM / WORD];
 
-/// The registers of up to eight coordinates.
+/// Registers for up to eight coordinates.
 pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 
-/// See `scalar::viterbi_encode`.
+/// Implements `scalar::viterbi_encode`.
 ///
-/// Stack: 16 bytes a lane and coordinate for the decisions of many vectors (of [`MAX_DIM`]; up to 32 states touch half of
-/// what their `dim` needs), and up to 10 KiB; 8 KiB more on AVX2, for tables of words.
+/// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions (of
+/// [`MAX_DIM`]; up to 32 states touch half of what their `dim` needs), and up to 10 KiB more. AVX2
+/// adds 8 KiB for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
     book: &TrellisCodebook,
@@ -167,7 +176,7 @@ fn encode<T: Floats, const M: usize>(
     let batches = z.chunks(batch * dim).zip(scales.chunks(batch)).zip(bytes.chunks_mut(batch * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(batch)) {
         let mut paths = [[0; MAX_DIM / WORD]; 16];
-        // Half a batch by lanes takes about as long as one by one.
+        // Searching half a batch by lanes takes about as long as searching its vectors one by one.
         if scales.len() > batch / 2 {
             search_many::<T, M>(book, dim, z, scales, &rows, &mut paths[..batch]);
         } else {
@@ -188,8 +197,8 @@ fn encode<T: Floats, const M: usize>(
     }
 }
 
-/// The centroids of each window as the search numbers them: those of n and n + states, the two ways into state n, side
-/// by side.
+/// The centroids of each window, in the numbering of the search. Those of n and n + states lie side
+/// by side: they are the two ways into state n.
 pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
 
 impl<const M: usize> Rows<M> {
@@ -243,7 +252,7 @@ impl<const M: usize> Rows<M> {
     }
 }
 
-/// The squares of two registers' distances to the nearest of the row's centroids.
+/// Returns the squared distances of two registers to the nearest of a row's centroids.
 #[inline(always)]
 fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], row: &[f32; M]) -> [T::F; REGISTERS] {
     let first = T::splat(row[0]);
@@ -258,7 +267,7 @@ fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], row: &[f32; M]) -> [
 /// A register for each register of vectors, and for each 32 states.
 pub(crate) type Decisions<T> = [[<T as Floats>::F; 2]; REGISTERS];
 
-/// The paths of up to two registers of vectors.
+/// Finds the paths of up to two registers of vectors.
 #[inline(always)]
 fn search_many<T: Floats, const M: usize>(
     book: &TrellisCodebook,
@@ -283,7 +292,8 @@ fn search_many<T: Floats, const M: usize>(
             decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
         }
     }
-    // SAFETY: the loop above has written each element: it goes by 2 or 8, and `dim` is a multiple of 16.
+    // SAFETY: the loop above has written each element: its step is 2 or 8, and `dim` is a multiple
+    // of 16.
     let decisions = unsafe { core::slice::from_raw_parts(decisions.as_ptr().cast::<Decisions<T>>(), dim) };
     let mut state = T::cheapest(&old[..states]);
     for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
@@ -294,7 +304,8 @@ fn search_many<T: Floats, const M: usize>(
     }
 }
 
-/// One coordinate of the search: the new costs, and a bit for each state that is set where the higher old state won.
+/// Searches one coordinate: computes the new costs, and sets a bit for each state where the higher
+/// old state won.
 #[inline(always)]
 fn step<T: Floats, const M: usize>(
     y: &[T::F; REGISTERS],
@@ -324,7 +335,7 @@ fn step<T: Floats, const M: usize>(
 /// The most registers of windows: 128 windows in fours.
 const WINDOW_REGISTERS: usize = 2 * MAX_STATES / 4;
 
-/// The paths of vectors one by one; windows are the old states, twice each.
+/// Finds the paths of vectors one by one. Windows are the old states, twice each.
 #[inline(always)]
 fn search_one<T: Floats, const M: usize>(
     book: &TrellisCodebook,
@@ -402,7 +413,8 @@ mod tests {
     use crate::trellis::scalar;
     use std::vec::Vec;
 
-    /// Four floats in an array, with what the trait has for all: on x86-64 its own registers have something better.
+    /// Four floats in an array, with the default methods of the trait. On x86-64 the registers have
+    /// better ones.
     struct Plain;
 
     impl Floats for Plain {
@@ -448,10 +460,10 @@ mod tests {
         }
     }
 
-    /// Values on the thresholds between centroids, and between two ways; one vector, half a batch, more than a batch. An
-    /// interpreter (Miri) has time for few.
+    /// Values on the thresholds between centroids, and between two ways; one vector, half a batch,
+    /// and more than a batch. Under Miri, fewer cases.
     #[test]
-    fn the_text_for_any_registers_equals_the_specification() {
+    fn the_search_for_any_registers_equals_the_specification() {
         let (shapes, counts) = if cfg!(miri) { (2, 1) } else { (6, 3) };
         for (history, levels) in [(2, 1), (3, 2), (3, 4), (4, 3), (5, 8), (6, 16)].into_iter().take(shapes) {
             let windows = 2 << history;
@@ -462,10 +474,10 @@ mod tests {
                 let z: Vec<f32> =
                     (0..count * 48).map(|i| ((i * i * 37 + 11 * i) % 401) as f32 / 2.0 - 100.0).collect();
                 let scales: Vec<f32> = (0..count).map(|i| [1.0, 0.5, 0.25][i % 3]).collect();
-                let run = |text: &dyn Fn(&mut [u8], &mut [Fit])| {
+                let run = |search: &dyn Fn(&mut [u8], &mut [Fit])| {
                     let mut bytes = std::vec![0u8; count * book.row_bytes(48)];
                     let mut fits = std::vec![Fit::default(); count];
-                    text(&mut bytes, &mut fits);
+                    search(&mut bytes, &mut fits);
                     (bytes, fits)
                 };
                 let expected =

@@ -1,6 +1,8 @@
-//! Trellis codes: rows of centroids, 16 at a time. The windows come from words with a byte of the path plane and
-//! the one before, multiplied up to the top; codes as in `codes.rs`. Tables of up to 256 entries are looked up, larger ones
-//! read one by one.
+//! Trellis codes for registers: rows of centroids, 16 at a time.
+//!
+//! A window comes from a word with a byte of the path plane and the byte before, as in `avx2.rs`: a
+//! multiplication moves it to the top. Codes are unpacked as in `codes`. Tables of up to 256
+//! entries are looked up, and larger ones read one by one.
 
 mod rows128;
 
@@ -14,10 +16,10 @@ use crate::{IntQuery, MAX_DIM, Packing, Rows, codes};
 
 /// Registers of the widest row.
 const REGISTERS: usize = MAX_DIM / 16;
-/// Entries of a table that is looked up.
+/// The largest table that is looked up in registers.
 const TABLE: usize = 256;
 
-/// See `scalar::viterbi_encode`.
+/// Implements `scalar::viterbi_encode`.
 #[inline(always)]
 pub(crate) fn viterbi_encode<L: Floats + Registers>(
     book: &TrellisCodebook,
@@ -35,7 +37,7 @@ pub(crate) fn viterbi_encode<L: Floats + Registers>(
     });
 }
 
-/// How to find the centroids of a row.
+/// The constants that find the centroids of a row.
 struct Lookup<'a, L: Registers> {
     book: &'a TrellisCodebook<'a>,
     dim: usize,
@@ -46,8 +48,9 @@ struct Lookup<'a, L: Registers> {
     above: L::V,
 }
 
-/// For the upper and the lower eight coordinates of a register: the bytes of their words, counted from the byte before the
-/// register's own. In a row's first register, that byte reads as zero.
+/// For the lower and the upper eight coordinates of a register, the bytes of their words, counted
+/// from the byte before the register's own. In the first register of a row, that byte reads as
+/// zero.
 static SPREAD: [[[u8; 16]; 2]; 2] = {
     let mut spread = [[[0; 16]; 2]; 2];
     let mut i = 0;
@@ -60,13 +63,15 @@ static SPREAD: [[[u8; 16]; 2]; 2] = {
     spread
 };
 
-/// What moves the path bit of coordinate i to the top of its word.
+/// The factors that move the path bit of coordinate i to the top of its word.
 static UP: [i16; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
 impl<'a, L: Registers> Lookup<'a, L> {
     #[inline(always)]
+    /// Prepares a codebook and a width.
     fn new(book: &'a TrellisCodebook<'a>, dim: usize) -> Self {
-        // Where there is one code only, its packing is never asked; the path plane gives it a shape.
+        // With a single code there are no planes to unpack. The shape of the path plane stands in
+        // for them.
         let (packing, start) = match book.packing() {
             Some(packing) => (packing, 2 + TrellisCodebook::path_bytes(dim)),
             None => (Packing::bits(1), 2),
@@ -93,7 +98,7 @@ impl<'a, L: Registers> Lookup<'a, L> {
         }
     }
 
-    /// Centroids 16·register.. of R rows, as signed bytes.
+    /// Returns the centroids from 16·register on of R rows, as signed bytes.
     #[inline(always)]
     fn centroids<const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
         let mut found = [L::splat(0); R];
@@ -115,7 +120,7 @@ impl<'a, L: Registers> Lookup<'a, L> {
                 *found = self.read_each(windows, codes);
                 continue;
             }
-            // The index has eight bits, so none get into the next byte.
+            // An index has eight bits, so that none get into the next byte.
             let index = L::or(windows, L::multiply_words(codes, self.above));
             *found = if entries <= 16 {
                 L::lookup(self.table[0][0], index)
@@ -131,6 +136,7 @@ impl<'a, L: Registers> Lookup<'a, L> {
     }
 
     #[inline(always)]
+    /// Reads centroids one by one, for larger tables.
     fn read_each(&self, windows: L::V, codes: L::V) -> L::V {
         let (mut window, mut code, mut found) = ([0; 16], [0; 16], [0; 16]);
         L::store(&mut window, windows);
@@ -143,12 +149,13 @@ impl<'a, L: Registers> Lookup<'a, L> {
     }
 
     #[inline(always)]
+    /// Splits rows into those with a margin behind them, and copies of the others.
     fn segments<'r>(&self, rows: &Rows<'r>, spare: &'r mut [u8; SPARE]) -> [Segment<'r>; 2] {
         self.codes.with_margin(rows, spare)
     }
 }
 
-/// See `scalar::decode_trellis`.
+/// Implements `scalar::decode_trellis`.
 #[inline(always)]
 pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
     let lookup = Lookup::<L>::new(book, out.len());
@@ -166,7 +173,7 @@ pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], s
     }
 }
 
-/// See `scalar::score_trellis`.
+/// Implements `scalar::score_trellis`.
 #[inline(always)]
 pub(crate) fn score_trellis<L: Registers>(
     book: &TrellisCodebook,
@@ -195,7 +202,7 @@ pub(crate) fn score_trellis<L: Registers>(
     }
 }
 
-/// Q queries that share the look-ups, R rows at a time.
+/// Scores rows. Q queries share the lookups, and R rows are taken at a time.
 #[inline(always)]
 fn score<L: Registers, const R: usize, const Q: usize>(
     lookup: &Lookup<L>,
@@ -215,7 +222,7 @@ fn score<L: Registers, const R: usize, const Q: usize>(
     let mut done = 0;
     for segment in segments {
         for first in (0..segment.count).step_by(R) {
-            // Where fewer than R rows are left, the last one is scored again.
+            // If fewer than R rows are left, the last one is scored again.
             let mut some: [&[u8]; R] = [&[]; R];
             for (i, row) in some.iter_mut().enumerate() {
                 *row = segment.row((first + i).min(segment.count - 1));
@@ -239,7 +246,7 @@ fn score<L: Registers, const R: usize, const Q: usize>(
     }
 }
 
-/// See `scalar::accumulate_trellis`.
+/// Implements `scalar::accumulate_trellis`.
 #[inline(always)]
 pub(crate) fn accumulate_trellis<L: Registers>(
     book: &TrellisCodebook,
@@ -267,7 +274,7 @@ pub(crate) fn accumulate_trellis<L: Registers>(
     }
 }
 
-/// Adds a page to Q queries' sums.
+/// Adds a page to the sums of Q queries.
 #[inline(always)]
 fn add<L: Registers, const Q: usize>(
     lookup: &Lookup<L>,

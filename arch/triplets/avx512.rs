@@ -1,11 +1,20 @@
-//! Triplets as octahedral directions and radii.
+//! Triplets with AVX-512: octahedral directions and radii, 64 fields at a time.
 //!
-//! 64 fields of T bits are at most 128 bytes: `vpermi2b` brings four neighbouring fields to each quadword, twice, and
-//! `vpmultishiftqb` takes a byte of each, so that a register holds one code of 64 fields. Components of directions are
-//! looked up in 64 entries (`vpermb`: a third of `vpermi2b`'s operations on Intel): up to 3 bits those of all codes, with 4
-//! those of positive ones, which the others mirror; 5 bits take 256. Unpacking brings radius code, x, y and z of sixteen
-//! fields together, a lane each, and `vpdpbusd` multiplies them with 0 and the query's three: tables hold n + 128, which is
-//! unsigned, and the sum starts at -128·Σq.
+//! ```text
+//! 64 fields                 at most 128 bytes
+//! vpermi2b, twice           four neighbouring fields to each quadword
+//! vpmultishiftqb            one byte of each field: a register with one code of all 64
+//! vpermb                    x, y and z of each code, from tables of 64 bytes
+//! unpack                    │ r x y z │ r x y z │ …      16 fields, 32 bits each
+//! vpdpbusd                  · (0, qx, qy, qz)
+//! ```
+//!
+//! Up to 3 bits, the tables have all codes. With 4 bits they have the positive codes, which the
+//! others mirror. Tables of 64 need `vpermb`, a third of the operations of `vpermi2b` on Intel. 5
+//! bits take 256 entries.
+//!
+//! `vpdpbusd` needs an unsigned operand, so the tables contain n + 128, and the sum starts at
+//! -128·Σq.
 
 pub(crate) use decode::{accumulate_triplets, decode_triplets};
 pub(crate) use score::score_triplets;
@@ -16,27 +25,32 @@ use crate::rows::Block;
 use crate::{Rows, TripletLayout};
 use core::arch::x86_64::*;
 
-/// Groups of sixteen triplets in the widest row.
+/// Groups of 16 triplets in the widest row.
 const GROUPS: usize = crate::MAX_DIM.div_ceil(3 * LANES);
 
-/// Rows whose sums are reduced together.
+/// Number of rows whose sums are reduced together.
 const BATCH: usize = 16;
 
-/// Groups of sixteen triplets that are decoded together.
+/// Groups of 16 triplets that are decoded together.
 const TOGETHER: usize = 4;
 
-/// Gets directions and radii out of 64 fields. `PARTS`: registers that hold a component of directions, four with 5 bits,
-/// one with fewer; `RADII`: those that hold radii, four with 5 or 6 bits, one with fewer.
+/// Finds directions and radii of 64 fields.
 ///
-/// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k, which unpacking takes to lane 4q + k of
-/// group g.
+/// `PARTS` is the number of registers with one component of the directions: four with 5 bits,
+/// otherwise one. `RADII` is the number of registers with radii: four with 5 or 6 bits, otherwise
+/// one.
+///
+/// Byte 16q + 4g + k of a register of codes belongs to field 16g + 4q + k. Unpacking takes it to
+/// lane 4q + k of group g.
 struct Fields<const PARTS: usize, const RADII: usize> {
-    /// The eight bytes that hold fields 4q.. of groups 0 and 2, and the same for groups 1 and 3.
+    /// Indices of the eight bytes with four fields from 4q on, of groups 0 and 2. The second
+    /// register is for groups 1 and 3.
     windows: [__m512i; 2],
     /// Bit offsets of the fields in their quadwords.
     offsets: __m512i,
     radius_offsets: __m512i,
-    /// With directions of 4 bits, those of a code that are an index's lowest, and all; with fewer, an index's and none.
+    /// With 4 bits: the code bits that form the low bits of an index, and all ones. With fewer
+    /// bits: all bits of an index, and none.
     low: __m512i,
     negate: __m512i,
     /// Components of directions plus 128.
@@ -68,7 +82,8 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         let offsets = _mm512_add_epi8(offsets, _mm512_set1_epi64(bits * 0x0302_0100_0302_0100));
         let count = layout.radii.len();
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        // A loop, because closures of `map` are not always inlined into functions with target
+        // features.
         let mut radii = [_mm512_setzero_ps(); RADII];
         for (k, radii) in radii.iter_mut().enumerate() {
             let part = load_tail(&layout.radii[16 * k % count..]);
@@ -99,7 +114,8 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         }
     }
 
-    /// Lanes of radius code (and stray bits above it), x, y and z, these plus 128, of four groups of fields.
+    /// Returns lanes of radius code, x, y and z for four groups of fields. The radius code may have
+    /// stray bits above it. x, y and z are 128 too large.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn decode(&self, bytes: [__m512i; 2]) -> [__m512i; TOGETHER] {
@@ -107,14 +123,16 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         groups
     }
 
-    /// The same for several rows, step by step; without `LONG` the first 64 bytes hold all fields.
+    /// Decodes several rows like `decode`, step by step. Without `LONG`, the first 64 bytes contain
+    /// all fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn decode_rows<const LONG: bool, const N: usize>(
         &self,
         bytes: [[__m512i; 2]; N],
     ) -> [[__m512i; TOGETHER]; N] {
-        // Loops, no `map`: its closures are not always inlined into functions with target features.
+        // Loops, because closures of `map` are not always inlined into functions with target
+        // features.
         let zero = _mm512_setzero_si512();
         let mut windows = [[zero; 2]; N];
         for (windows, [low, high]) in windows.iter_mut().zip(bytes) {
@@ -139,12 +157,14 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         groups
     }
 
+    /// Looks up directions of up to 4 bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn directions_4(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
         let codes = codes(windows, self.offsets);
-        // With 4 bits, bits 3 and 7 are signs: lower codes are looked up mirrored, and x or y negated: 256 - (128 + y).
-        // `vpshufb` gives zero where bit 7 is set, here an entry otherwise.
+        // With 4 bits, bits 3 and 7 are the signs. Negative codes are looked up mirrored, and x or
+        // y is negated: 256 - (128 + y). `vpshufb` gives zero where bit 7 is set, otherwise an
+        // entry.
         let left = _mm512_shuffle_epi8(self.negate, _mm512_slli_epi16::<4>(codes));
         let down = _mm512_shuffle_epi8(self.negate, codes);
         let index = _mm512_ternarylogic_epi32::<0xca>(self.low, codes, _mm512_srli_epi16::<1>(codes));
@@ -155,15 +175,16 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         [negated(x, left), negated(y, down), z]
     }
 
+    /// Looks up directions of 5 bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn directions_5(&self, windows: [__m512i; 2]) -> [__m512i; 3] {
         let at = |shift: i8| codes(windows, _mm512_add_epi8(self.offsets, _mm512_set1_epi8(shift)));
-        // Four bits of ξ and four of η; then both signs in bit 7 (offsets are taken modulo 64).
+        // Take four bits of ξ and four of η, then both signs in bit 7. Offsets are modulo 64.
         let code = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), at(0), at(1));
         let all = _mm512_set1_epi8(-1);
         let (left, down) = (_mm512_shuffle_epi8(all, at(-3)), _mm512_shuffle_epi8(all, at(2)));
-        // Xors with the lower half of `left` and the upper one of `down`.
+        // Xors with the lower half of `left` and the upper half of `down`.
         let flip = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8(0x0f), left, down);
         let code = _mm512_xor_si512(code, flip);
         let upper = _mm512_movepi8_mask(code);
@@ -179,7 +200,7 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         [negated(x, left), negated(y, down), z]
     }
 
-    /// Radii of codes in the low bits of lanes.
+    /// Returns radii. Their codes are the low bits of the lanes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn radius(&self, codes: __m512i) -> __m512 {
@@ -189,7 +210,7 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
         _mm512_mask_blend_ps(upper, low, high)
     }
 
-    /// x, y and z times the radius, of a group.
+    /// Returns x, y and z times the radius, for a group.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn vectors(&self, group: __m512i) -> [__m512; 3] {
@@ -208,7 +229,7 @@ fn scaled([x, y, z]: [__m512; 3], factor: __m512) -> [__m512; 3] {
     [_mm512_mul_ps(factor, x), _mm512_mul_ps(factor, y), _mm512_mul_ps(factor, z)]
 }
 
-/// A byte of each of 64 fields.
+/// Extracts one byte of each of 64 fields.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
@@ -216,14 +237,14 @@ fn codes([even, odd]: [__m512i; 2], offsets: __m512i) -> __m512i {
     _mm512_mask_multishift_epi64_epi8(codes, 0xf0f0_f0f0_f0f0_f0f0, offsets, odd)
 }
 
-/// Finds the bytes of 64 fields.
+/// The position of the bytes of 64 fields.
 #[derive(Clone, Copy)]
 struct Chunk {
     /// Where they begin in a row.
     at: usize,
-    /// Whether there are more than 64 of them.
+    /// Whether they are more than 64 bytes.
     is_long: bool,
-    /// Groups of sixteen fields that are triplets, at most four.
+    /// Groups of 16 fields that are triplets, at most four.
     groups: usize,
 }
 
@@ -237,7 +258,7 @@ impl Chunk {
         })
     }
 
-    /// The bytes in the row that begins at `row`, and behind them whatever follows or zeros.
+    /// Loads the bytes from the row that begins at `row`. What follows the fields does not matter.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn load(self, bytes: &[u8], row: usize) -> [__m512i; 2] {
@@ -258,10 +279,10 @@ fn load_at(bytes: &[u8], at: usize) -> __m512i {
     }
 }
 
-/// Queries that are scored together.
+/// Number of queries that are scored together.
 const QUERIES: usize = 8;
 
-/// Four bytes of each of up to sixteen rows, from `at` on; rows of less than four bytes are filled up with zeros.
+/// Loads four bytes from each of up to 16 rows, from `at` on. Shorter rows are padded with zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn windows(rows: &Rows, at: usize) -> __m512i {
@@ -273,28 +294,28 @@ fn windows(rows: &Rows, at: usize) -> __m512i {
         return load(&windows);
     }
     if rows.count() == BATCH {
-        // A gather would take as long as a third of the scores.
+        // A gather would take a third of the time of the scores.
         let block = Block::of(rows.bytes, rows.stride).window(at, at + 4);
         return load(&core::array::from_fn(|r| u32::from_le_bytes(*block.first(r))));
     }
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let present = _mm512_cmplt_epi32_mask(lanes, _mm512_set1_epi32(rows.count() as i32));
     let offsets = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(rows.stride as i32));
-    // SAFETY: of each row that is there, four bytes from `at` on, which are inside it.
+    // SAFETY: reads four bytes of each present row, from `at` on. They are inside the row.
     unsafe {
         let base = rows.bytes.as_ptr().add(at).cast();
         _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), present, offsets, base)
     }
 }
 
-/// Finds the coordinates left over: the last four bytes of a stream hold all of the last field.
+/// Finds the coordinates left over. The last four bytes of a stream contain the whole last field.
 struct Rest {
     /// Where these bytes begin in a row.
     at: usize,
     shift: u32,
     bits: u32,
     count: usize,
-    /// 128 words.
+    /// 128 centroids of 16 bits.
     centroids: [__m512i; 4],
 }
 
@@ -311,8 +332,8 @@ impl Rest {
         Self { at, shift, bits: layout.rest_bits.into(), count, centroids }
     }
 
-    /// The centroids of the first and of the second coordinate left over in each of up to sixteen rows, two words of a lane;
-    /// zero where there is none.
+    /// Returns the centroids of the coordinates left over in up to 16 rows. Each lane has two, of
+    /// 16 bits. A missing one is 0.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn centroids(&self, rows: &Rows) -> __m512i {
@@ -337,7 +358,7 @@ impl Rest {
         if self.count > 1 { words } else { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
     }
 
-    /// Σ q·centroid.
+    /// Returns Σ q·centroid.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn sums(&self, centroids: __m512i, query: &[i16]) -> __m512i {
@@ -346,7 +367,7 @@ impl Rest {
     }
 }
 
-/// Runs a function that is generic over the kinds of [`Fields`].
+/// Calls a function that is generic over the kinds of [`Fields`].
 macro_rules! by_kind {
     ($function:ident($layout:ident $(, $argument:expr)*)) => {
         match ($layout.direction_bits == 5, $layout.radius_bits > 4) {
@@ -358,7 +379,7 @@ macro_rules! by_kind {
     };
 }
 
-// Behind `by_kind`, which they use.
+// Declared behind `by_kind`, which they use.
 
 mod decode;
 mod score;

@@ -1,93 +1,118 @@
-//! Rows of triplets of coordinates, each a direction on the sphere and a radius: the shape that kernels read and write.
+//! Rows of triplets of coordinates, each a direction on the sphere and a radius.
 
 use crate::{Float, Rows};
 
-/// Rows of a scale and one bit stream of fields, first field first, least significant bit first.
+/// A row: a scale, then one bit stream of fields.
 ///
-/// A field of 2·`direction_bits` + `radius_bits` bits is a triplet (x, y, z): the code of ξ, above it that of η, above
-/// it the radius. (ξ, η) is the octahedral map of the direction: (x, y)/(|x|+|y|+|z|), and where z < 0 the lower half
-/// of the octahedron folded outwards, (sgn ξ·(1-|η|), sgn η·(1-|ξ|)). The one or two coordinates that are left over
-/// where `dim` is no multiple of three are a last triplet filled up with zeros, or, with `rest_bits` above zero, take
-/// that many bits each of the last field; the field's other bits are zero.
+/// The first field comes first, least significant bit first. A field of 2·`direction_bits` +
+/// `radius_bits` bits is a triplet (x, y, z):
+///
+/// ```text
+/// row     │ scale │ field 0 │ field 1 │ … │
+/// field   │ radius │ η │ ξ │                         ξ lowest
+///
+///        η
+///   ┌────┬────┐
+///   │  ╱ │ ╲  │      inside the diamond |ξ|+|η| ≤ 1: z ≥ 0, (ξ, η) = (x, y)/(|x|+|y|+|z|)
+///   ├─┼──┼──┼─┤ ξ    outside: z < 0, folded outwards, (sgn ξ·(1-|η|), sgn η·(1-|ξ|))
+///   │  ╲ │ ╱  │
+///   └────┴────┘
+/// ```
+///
+/// This is the octahedral map of the direction.
+///
+/// If `dim` is not a multiple of three, one or two coordinates are left over. They are a last
+/// triplet padded with zeros. Or, with `rest_bits` above zero, each takes `rest_bits` bits of the
+/// last field, whose other bits are zero.
 #[derive(Clone, Copy, Debug)]
 pub struct TripletLayout<'a> {
-    /// Coordinates of a row.
+    /// Number of coordinates of a row.
     pub dim: usize,
-    /// Format of the scale at the head of a row: F16 or F32.
+    /// Format of the scale at the beginning of a row: F16 or F32.
     pub scale: Float,
     /// Bits of ξ, and of η: 1 to 7.
     pub direction_bits: u8,
     /// Bits of a radius: 0 to 6.
     pub radius_bits: u8,
-    /// Bits of a coordinate left over, at most 7; 0 for a triplet filled up with zeros.
+    /// Bits of a coordinate left over, at most 7. 0 for a triplet padded with zeros.
     pub rest_bits: u8,
-    /// What the codes of ξ and η stand for: ascending, c\[k] = -c\[last - k], multiples of 2⁻¹⁵.
+    /// Values of the codes of ξ and η: ascending, c\[k] = -c\[last - k], multiples of 2⁻¹⁵.
     pub coordinates: &'a [f32],
-    /// 1/‖(x, y, z)‖ of the unfolded point, by η's magnitude (major) and ξ's, ranks among the positive coordinates.
+    /// 1/‖(x, y, z)‖ of the unfolded point. The index is η's magnitude (major) and ξ's, as ranks
+    /// among the positive values.
     pub lengths: &'a [f32],
-    /// Up to 5 bits, what scores and decoded values are made of: 127 times the direction, in integers, by the code of
-    /// η (major) and ξ; the fourth byte is zero. From 6 bits on empty: the direction itself is taken.
+    /// 127 times each direction in integers, by the code of η (major) and ξ. The fourth byte is
+    /// zero.
+    ///
+    /// Scores and decoded values use it up to 5 bits. From 6 bits on it is empty, and they use the
+    /// exact direction.
     pub directions: &'a [[i8; 4]],
-    /// The same integers plus 128, the three components in planes of their own, as kernels look them up: up to 4 bits
-    /// 128 entries, those of all codes over and over or, with 4, of the codes of positive η; with 5 bits the 256 of
-    /// positive codes, η's rank major. The others mirror them.
+    /// The same integers plus 128, with one plane for each component, as kernels look them up.
+    ///
+    /// Up to 4 bits a plane has 128 entries: all codes, repeated, or with 4 bits the codes of
+    /// positive η. With 5 bits it has the 256 positive codes, with η's rank major. The others
+    /// mirror them.
     pub planes: [&'a [u8]; 3],
-    /// What the codes of the radius stand for, ascending.
+    /// Values of the codes of the radius, ascending.
     pub radii: &'a [f32],
-    /// What the codes of a coordinate left over stand for, in units of `rest_scale`; empty without `rest_bits`.
+    /// Values of the codes of a coordinate left over, in units of `rest_scale`. Empty without
+    /// `rest_bits`.
     pub rest: &'a [i16],
-    /// See `rest`.
+    /// The unit of `rest`.
     pub rest_scale: f32,
 }
 
 /// Which directions an encoder tries for a triplet.
+///
+/// All but `Nearest` take the direction with the largest projection of the triplet, and the radius
+/// nearest to that projection. Among equals the lowest code wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Search {
-    /// Each coordinate's nearest code alone, and the code of the triplet's own radius.
+    /// Only the nearest code of each coordinate, and the code of the triplet's own radius.
     Nearest,
-    /// The codes that bracket each coordinate: at most four. This and the next two take the direction that has the
-    /// largest projection of the triplet (the lowest code among equals), and the radius nearest to that projection.
+    /// The two codes around each coordinate: at most four directions.
     Bracket,
-    /// Each coordinate's nearest code and its neighbours: at most nine.
+    /// The nearest code of each coordinate and its neighbours: at most nine directions.
     Neighbours,
     /// Every direction.
     All,
 }
 
-/// The most fields of a row.
+/// Largest number of fields of a row.
 pub(crate) const MAX_FIELDS: usize = crate::MAX_DIM.div_ceil(3);
 
 impl TripletLayout<'_> {
-    /// Bits of a field.
+    /// Returns the bits of a field.
     #[must_use]
     pub const fn field_bits(&self) -> usize {
         2 * self.direction_bits as usize + self.radius_bits as usize
     }
 
-    /// Bytes of the scale.
+    /// Returns the bytes of the scale.
     #[must_use]
     pub const fn header_bytes(&self) -> usize {
         self.scale.bytes()
     }
 
-    /// Bytes of the stream.
+    /// Returns the bytes of the stream.
     #[must_use]
     pub const fn stream_bytes(&self) -> usize {
         (self.dim.div_ceil(3) * self.field_bits()).div_ceil(8)
     }
 
-    /// Fields that are triplets.
+    /// Returns the number of fields that are triplets.
     #[must_use]
     pub const fn triplets(&self) -> usize {
         if self.rest_bits == 0 { self.dim.div_ceil(3) } else { self.dim / 3 }
     }
 
-    /// What one unit of a decoded direction is worth.
+    /// Returns the value of one unit of a decoded direction.
     #[must_use]
     pub const fn unit(&self) -> f32 {
         if self.directions.is_empty() { 1.0 } else { 1.0 / 127.0 }
     }
 
+    /// Returns the scale of a row.
     #[inline(always)]
     pub(crate) fn row_scale(&self, rows: &Rows, r: usize) -> f32 {
         match (self.scale, rows.row(r)) {
@@ -96,12 +121,13 @@ impl TripletLayout<'_> {
         }
     }
 
+    /// Returns the stream of a row.
     #[inline(always)]
     pub(crate) fn stream<'r>(&self, row: &'r [u8]) -> &'r [u8] {
         &row[self.header_bytes()..][..self.stream_bytes()]
     }
 
-    /// Field number `index` of a stream.
+    /// Returns field `index` of a stream.
     #[inline(always)]
     pub(crate) fn field(&self, stream: &[u8], index: usize) -> u32 {
         let bit = index * self.field_bits();
@@ -113,7 +139,7 @@ impl TripletLayout<'_> {
         (window >> (bit % 8)) & ((1 << self.field_bits()) - 1)
     }
 
-    /// (direction, radius) codes of a field.
+    /// Splits a field into the codes of direction and radius.
     #[inline(always)]
     pub(crate) fn split(&self, field: u32) -> (usize, usize) {
         let bits = 2 * u32::from(self.direction_bits);
@@ -128,7 +154,7 @@ impl TripletLayout<'_> {
         }
     }
 
-    /// The coordinates left over, in units of `rest_scale`.
+    /// Returns the coordinates left over, in units of `rest_scale`.
     #[inline(always)]
     pub(crate) fn rest(&self, stream: &[u8]) -> impl Iterator<Item = i16> {
         let count = self.dim - (3 * self.triplets()).min(self.dim);

@@ -1,20 +1,23 @@
-//! Triplets of coordinates as octahedral directions and radii: see [`TripletLayout`].
+//! Triplets of coordinates as octahedral directions and radii: the specification. See
+//! [`TripletLayout`].
 //!
-//! Candidates are compared by their exact directions: n = (x', y', z')·length, where (x', y', z') is the unfolded
-//! point of the codes' (ξ, η), exact in f32 because both are multiples of 2⁻¹⁵, and `length` comes from a table. Up to
-//! 5 bits, decoded values and scores take the direction from a table of integers instead.
+//! Candidates are compared by their exact directions, n = (x', y', z')·length. (x', y', z') is the
+//! unfolded point of (ξ, η), and `length` comes from a table. The point is exact in f32, because ξ
+//! and η are multiples of 2⁻¹⁵. Up to 5 bits, decoded values and scores take the direction from a
+//! table of integers.
 
 use super::layout::MAX_FIELDS;
 use crate::floats::{LANES, halve};
 use crate::{IntQuery, Rows, Search, TripletLayout};
 
-/// Triplets whose |x|+|y|+|z| is below this (2⁻¹⁰⁰) count as zero: (ξ, η) is about (0, 0).
+/// Triplets with |x|+|y|+|z| below 2⁻¹⁰⁰ count as zero: (ξ, η) is about (0, 0).
 pub(crate) const SMALLEST: f32 = 7.888_609e-31;
 
-/// Triplets that are encoded together, component by component; their number does not affect the bytes.
+/// Triplets that are encoded together, component by component. Their number does not affect the
+/// bytes.
 type Triplets = [[f32; LANES]; 3];
 
-/// Writes the fields of x·scale. All bytes of the stream are written.
+/// Writes the fields of `x`·`scale`, and with them all bytes of the stream.
 #[inline(always)]
 pub(crate) fn encode_triplets(
     layout: &TripletLayout,
@@ -34,7 +37,7 @@ pub(crate) fn encode_triplets(
     finish_fields(layout, x, scale, &mut fields, stream);
 }
 
-/// Puts the coordinates left over into the last field, if they have codes of their own, and packs the fields.
+/// Writes the coordinates left over to the last field, if they have codes, and packs the fields.
 #[inline(always)]
 pub(crate) fn finish_fields(
     layout: &TripletLayout,
@@ -57,6 +60,7 @@ pub(crate) fn finish_fields(
     pack_fields(layout.field_bits(), &fields[..layout.dim.div_ceil(3)], stream);
 }
 
+/// Packs fields to a stream, least significant bit first.
 #[inline(always)]
 fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
     let (mut buffer, mut filled, mut at) = (0u64, 0, 0);
@@ -78,7 +82,7 @@ fn pack_fields(bits: usize, fields: &[u32], stream: &mut [u8]) {
     }
 }
 
-/// The fields of triplets.
+/// Encodes a register of triplets.
 #[inline(always)]
 fn encode_fields(layout: &TripletLayout, search: Search, t: &Triplets, fields: &mut [u32; LANES]) {
     let (xi, eta) = octahedral_map(t);
@@ -124,6 +128,7 @@ fn encode_fields(layout: &TripletLayout, search: Search, t: &Triplets, fields: &
     }
 }
 
+/// Applies `f` to each code.
 #[inline(always)]
 fn each(codes: &[u32; LANES], f: impl Fn(u32) -> u32) -> [u32; LANES] {
     let mut out = [0; LANES];
@@ -133,7 +138,7 @@ fn each(codes: &[u32; LANES], f: impl Fn(u32) -> u32) -> [u32; LANES] {
     out
 }
 
-/// Codes of ξ or η, their centroids and ranks among the positive centroids.
+/// Codes of ξ or η, their centroids, and their ranks among the positive centroids.
 struct Side {
     codes: [u32; LANES],
     centroids: [f32; LANES],
@@ -153,8 +158,10 @@ impl Side {
     }
 }
 
-/// The directions among columns (codes of ξ) and rows (of η), both ascending, that have the largest projections, the
-/// lowest codes among equals, and these projections.
+/// Finds the directions with the largest projections, among `columns` (codes of ξ) and `rows` (of
+/// η).
+///
+/// Both ascend, and among equals the lowest code wins. It returns the codes and the projections.
 #[inline(always)]
 fn best_direction<const M: usize>(
     layout: &TripletLayout,
@@ -173,7 +180,7 @@ fn best_direction<const M: usize>(
     (codes, best)
 }
 
-/// Takes the directions of these codes where their projections are larger than the best so far.
+/// Takes the directions of these codes where their projections exceed the best so far.
 #[inline(always)]
 fn try_direction(
     layout: &TripletLayout,
@@ -199,7 +206,7 @@ fn try_direction(
     }
 }
 
-/// The unfolded point of (ξ, η) times its length's reciprocal.
+/// Returns the unfolded point of (ξ, η), times its `length`'s reciprocal from the table.
 #[inline(always)]
 fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
     let (a, b) = (xi.abs(), eta.abs());
@@ -209,7 +216,7 @@ fn unit_vector(xi: f32, eta: f32, length: f32) -> [f32; 3] {
     [x * length, y * length, z * length]
 }
 
-/// (ξ, η) of triplets.
+/// Returns (ξ, η) of triplets.
 #[inline(always)]
 fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
     let (mut xi, mut eta) = ([0.0; LANES], [0.0; LANES]);
@@ -227,7 +234,8 @@ fn octahedral_map(t: &Triplets) -> ([f32; LANES], [f32; LANES]) {
     (xi, eta)
 }
 
-/// For each value, how many midpoints of neighbouring centroids are at most as large.
+/// Returns for each value the number of midpoints between neighbouring centroids that are not
+/// larger.
 #[inline(always)]
 fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
     let mut counts = [0; LANES];
@@ -240,7 +248,7 @@ fn count_thresholds(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
     counts
 }
 
-/// For each value, how many centroids are at most as large.
+/// Returns for each value the number of centroids that are not larger.
 #[inline(always)]
 fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
     let mut counts = [0; LANES];
@@ -252,7 +260,7 @@ fn count_centroids(centroids: &[f32], values: &[f32; LANES]) -> [u32; LANES] {
     counts
 }
 
-/// The unit vector of codes (i, j) of (ξ, η).
+/// Returns the unit vector of codes (i, j) of (ξ, η).
 #[inline(always)]
 fn exact_direction(layout: &TripletLayout, i: usize, j: usize) -> [f32; 3] {
     let half = layout.coordinates.len() / 2;
@@ -261,7 +269,7 @@ fn exact_direction(layout: &TripletLayout, i: usize, j: usize) -> [f32; 3] {
     unit_vector(layout.coordinates[i], layout.coordinates[j], length)
 }
 
-/// The direction of a code in units of [`TripletLayout::unit`].
+/// Returns the direction of a code, in units of [`TripletLayout::unit`].
 #[inline(always)]
 fn direction(layout: &TripletLayout, code: usize) -> [f32; 3] {
     if layout.directions.is_empty() {
@@ -272,7 +280,8 @@ fn direction(layout: &TripletLayout, code: usize) -> [f32; 3] {
     }
 }
 
-/// out = (radius·direction)·(scale·unit), and centroid·(scale·`rest_scale`) for coordinates left over.
+/// Computes out = (radius·direction)·(scale·unit), and centroid·(scale·`rest_scale`) for
+/// coordinates left over.
 #[inline(always)]
 pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     let (triplets, rest) = out.split_at_mut((3 * layout.triplets()).min(layout.dim));
@@ -286,8 +295,10 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
     layout.decode_rest(stream, scale, rest);
 }
 
-/// score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale. The sum of radius·(q·direction) has 16
-/// lanes, triplet `i` in lane `i % 16`; q·direction and the sum over the coordinates left over are exact integers.
+/// Computes score\[query]\[row] = ((sum·unit + rest·`rest_scale`)·query scale)·row scale.
+///
+/// The sum of radius·(q·direction) has 16 lanes, and triplet `i` adds to lane `i % 16`. q·direction
+/// and the sum over the coordinates left over are exact integers.
 #[inline(always)]
 pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let count = rows.count();
@@ -325,8 +336,10 @@ pub(crate) fn finish_score(
     ((sum * layout.unit() + rest * layout.rest_scale) * query_scale) * row_scale
 }
 
-/// The same for queries in f32: q·direction is (qx·nx + qy·ny) + qz·nz, coordinates left over ascending, the query
-/// scale 1. Missing coordinates of a filled-up triplet are zeros.
+/// Scores queries in f32.
+///
+/// q·direction is (qx·nx + qy·ny) + qz·nz. Then come the coordinates left over, ascending. The
+/// query scale is 1. Coordinates that pad a triplet are zeros.
 #[inline(always)]
 pub(crate) fn score_triplets_floats(
     layout: &TripletLayout,
@@ -358,8 +371,10 @@ pub(crate) fn score_triplets_floats(
     }
 }
 
-/// acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending; for coordinates left over
-/// ((weight·row scale)·`rest_scale`)·centroid. Weights are \[query]\[row].
+/// Computes acc\[query] += ((weight·row scale)·unit)·(radius·direction), rows ascending.
+///
+/// For coordinates left over it adds ((weight·row scale)·`rest_scale`)·centroid. Weights are
+/// \[query]\[row].
 #[inline(always)]
 pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let count = rows.count();

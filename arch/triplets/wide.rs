@@ -1,4 +1,4 @@
-//! Triplets, four a register, their directions looked up one by one.
+//! Triplets for any registers: four a register, with directions looked up one by one.
 
 pub(crate) mod encode;
 
@@ -10,10 +10,10 @@ use crate::floats::{LANES, halve};
 use crate::registers::{Registers, add_row};
 use crate::{IntQuery, Rows, TripletLayout};
 
-/// Signed bytes x, y, z and 0 for each triplet of a row; zeros behind them.
+/// Signed bytes x, y, z and 0 for each triplet of a row, then zeros.
 type Quads = [[u8; 4]; MAX_FIELDS];
 
-/// Queries that share the look-ups.
+/// Number of queries that share the lookups.
 const QUERIES: usize = 4;
 
 #[inline(always)]
@@ -53,6 +53,7 @@ pub(crate) fn score_triplets<L: Registers>(
     }
 }
 
+/// Returns Σ radius·(q·n) over the groups of a row.
 #[inline(always)]
 fn sum<L: Registers>(directions: &Quads, radii: &[f32; MAX_FIELDS], query: &Quads, groups: usize) -> f32 {
     let mut lanes = [L::splat(0); 4];
@@ -72,7 +73,8 @@ fn sum<L: Registers>(directions: &Quads, radii: &[f32; MAX_FIELDS], query: &Quad
     halve(sums)
 }
 
-/// Which bytes of four triplets' directions become the top ones of twelve coordinates, four a register.
+/// Which bytes of four triplets' directions become the top bytes of twelve coordinates, four a
+/// register.
 pub(super) static COORDINATES: [[u8; 16]; 3] = {
     let mut order = [[255; 16]; 3];
     let mut i = 0;
@@ -94,10 +96,10 @@ pub(super) static RADII: [[u8; 16]; 3] = {
     order
 };
 
-/// What a unit of a coordinate is worth in the top byte of an `i32`: its reciprocal.
+/// The reciprocal of one unit of a coordinate in the top byte of an `i32`.
 pub(super) const TOP: f32 = 1.0 / (1 << 24) as f32;
 
-/// radius·n of a row's triplets, twelve coordinates at a time.
+/// Passes radius·n of a row's triplets on, twelve coordinates at a time.
 #[inline(always)]
 fn vectors<L: Registers>(
     directions: &Quads,
@@ -109,7 +111,7 @@ fn vectors<L: Registers>(
     let fours = directions.as_flattened().as_chunks().0.iter().zip(radii.as_chunks().0);
     fours.take(groups).map(move |(n, radii)| {
         let n = L::load(n);
-        // Exact, as the products with n·2²⁴ are those with n.
+        // Exact: n·2²⁴ times radius·2⁻²⁴ rounds like n·radius.
         let radii = L::multiply_floats(L::load_floats(radii), L::splat_float(TOP));
         let times = |k: usize| {
             L::multiply_floats(L::lookup(radii, spread[k]), L::to_floats(L::lookup(n, coordinates[k])))
@@ -118,7 +120,7 @@ fn vectors<L: Registers>(
     })
 }
 
-/// Takes the registers' floats, as many as there is room for.
+/// Stores the first `out.len()` floats of three registers.
 #[inline(always)]
 fn store_twelve<L: Registers>(x: [L::V; 3], out: &mut [f32]) {
     let mut floats = [0.0; 12];
@@ -188,19 +190,22 @@ pub(crate) fn accumulate_triplets<L: Registers>(
 }
 
 impl TripletLayout<'_> {
-    /// Integer directions and radii of the fields that begin at byte `first` of a page, field after field; behind the
-    /// last one up to three of no meaning.
+    /// Looks up the integer directions and radii of the fields that begin at byte `first` of a
+    /// page.
+    ///
+    /// Behind the last field, up to three results have no meaning.
     #[inline(always)]
     fn look_up(&self, page: &[u8], first: usize, directions: &mut Quads, radii: &mut [f32; MAX_FIELDS]) {
         let (bits, direction_bits) = (self.field_bits(), 2 * u32::from(self.direction_bits));
-        // Masks tell the compiler that no index is out of bounds; they change nothing.
+        // Masks show the compiler that no index is out of bounds. They change nothing.
         let (last_direction, last_radius) = (self.directions.len() - 1, self.radii.len() - 1);
         let fours = directions.as_chunks_mut::<4>().0.iter_mut().zip(radii.as_chunks_mut::<4>().0);
         for (i, (directions, radii)) in fours.enumerate().take(self.triplets().div_ceil(4)) {
-            // Four fields of up to 16 bits begin at a byte's first bit or, if they have less than 64 in all, its fifth.
+            // Four fields of up to 16 bits begin at the first bit of a byte. If they have less than
+            // 64 bits in all, they may begin at the fifth.
             let bit = 4 * i * bits;
             let at = first + bit / 8;
-            // Bytes that follow the row do no harm.
+            // Bytes that follow the row do not matter.
             let window = match page.get(at..at + 8).and_then(|bytes| bytes.first_chunk()) {
                 Some(bytes) => u64::from_le_bytes(*bytes),
                 None => page[at..].iter().rev().fold(0, |window, byte| window << 8 | u64::from(*byte)),

@@ -1,5 +1,8 @@
-//! Sums, extremes, roundings and rotations of plain vectors. The sixteen lanes of a sum are two registers.
-//! On a Sapphire Rapids, 1.2 (sums) to 2.8 times (rotations of 64, 128, 256) as fast as the text for registers.
+//! Sums, extremes, roundings and rotations of plain vectors, with AVX2. The sixteen lanes of a sum
+//! are two registers.
+//!
+//! On Sapphire Rapids it is 1.2 (sums) to 2.8 times (rotations of 64, 128, 256) as fast as
+//! `wide.rs`.
 
 pub(crate) mod floats;
 
@@ -11,7 +14,7 @@ use crate::registers::avx2::{
 };
 use core::arch::x86_64::*;
 
-/// Σ aᵢ·bᵢ.
+/// Implements `scalar::dot`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -27,13 +30,14 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
         add_products(&mut lanes, load_sixteen(a), load_sixteen(b));
     }
     if !a_tail.is_empty() {
-        // No lane is ever -0, so the zeros behind the end change nothing.
+        // No lane is ever -0, so adding the zeros behind the end changes nothing.
         add_products(&mut lanes, load_sixteen(a_tail), load_sixteen(b_tail));
     }
     halve(lanes)
 }
 
-/// (min, max) by compare and select: `min(x, lane)` is `x < lane ? x : lane`.
+/// Implements `scalar::min_max` by compare and select: the instruction `min(x, lane)` is `x < lane
+/// ? x : lane`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     let (chunks, tail) = x.as_chunks::<16>();
@@ -49,7 +53,7 @@ pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
             max[i] = _mm256_max_ps(x[i], max[i]);
         }
     }
-    // The fold over the lanes, which keeps the first of equal zeros.
+    // Fold over the lanes, which keeps the first of equal zeros.
     let (mut lowest, mut highest) = ([0.0; 16], [0.0; 16]);
     for i in 0..2 {
         store_ps(&mut first_chunks(&mut lowest)[i], min[i]);
@@ -61,7 +65,7 @@ pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     )
 }
 
-/// y = Σⱼ xⱼ·columnⱼ, columns ascending, with the sums of 64 rows in registers.
+/// Implements `scalar::multiply_columns`, with the sums of 64 rows in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
     for (i, y) in y.chunks_mut(64).enumerate() {
@@ -88,7 +92,7 @@ pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// x ← scale · H·(s∘x).
+/// Implements `scalar::rotate`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     if x.len() < 64 || !x.len().is_power_of_two() {
@@ -97,7 +101,7 @@ pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     turn::<false>(x, signs, scale);
 }
 
-/// x ← s∘(scale · Hᵀx).
+/// Implements `scalar::rotate_inverse`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     if x.len() < 64 || !x.len().is_power_of_two() {
@@ -106,8 +110,15 @@ pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     turn::<true>(x, signs, scale);
 }
 
-/// Runs of 64 coordinates in eight registers, signs on their way in; then butterflies between the runs, which LLVM does well; scale, and
-/// the inverse's signs, with the last of them.
+/// Rotates a power of two of coordinates, 64 at least.
+///
+/// ```text
+/// 64 coordinates    eight registers of eight lanes; signs are applied as they are loaded
+/// steps 1, 2, 4     within each register
+/// steps 8, 16, 32   between the registers
+/// steps 64 …        between runs, as plain loops, which LLVM compiles well
+/// last step         with the scale, and the signs of the inverse
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
@@ -153,14 +164,15 @@ fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
     }
 }
 
+/// Applies sign masks.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn flip(x: __m256, signs: &[u32; 8]) -> __m256 {
     _mm256_xor_ps(x, _mm256_castsi256_ps(load(signs)))
 }
 
-/// Butterflies of step 1, 2 and 4: ±x + the partner lane. The product is exact, so the fused operation rounds once,
-/// like the addition alone.
+/// Does the butterflies of steps 1, 2 and 4: ±x plus the partner lane. The product with ±1 is
+/// exact, so the fused operation rounds once, like an addition.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn in_register(x: __m256) -> __m256 {

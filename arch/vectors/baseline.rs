@@ -1,10 +1,13 @@
-//! What compressed scores are compared with: an f16 dot product as fast as this CPU allows, which is what an
-//! uncompressed cache runs. It fuses multiply-adds and has its own order of sums, so it is **not** bit-exact and no
-//! part of the library's results; only benchmarks call it.
+//! The baseline of benchmarks: an f16 dot product as fast as this CPU allows, as an uncompressed
+//! cache would run it.
+//!
+//! It fuses multiply-adds and has its own order of sums. So it is **not** bit-exact, and no result
+//! of the library uses it.
 
 use core::arch::x86_64::*;
 
-/// scores\[row] ≈ Σ query·row over rows of f16, row by row, with AVX2, FMA and F16C: eight lanes, four accumulators.
+/// Scores rows of f16 one by one, with AVX2, FMA and F16C: eight lanes and four accumulators, so
+/// that additions need not wait for one another.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn f16_dot_fma_avx2(query: &[f32], bytes: &[u8], scores: &mut [f32]) {
     for (row, score) in bytes.chunks_exact(2 * query.len()).zip(scores) {
@@ -33,7 +36,7 @@ pub(crate) fn f16_dot_fma_avx2(query: &[f32], bytes: &[u8], scores: &mut [f32]) 
     }
 }
 
-/// The same in AVX-512: 16 lanes, four accumulators.
+/// Scores rows of f16 one by one with AVX-512: 16 lanes and four accumulators.
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma,f16c")]
 pub(crate) fn f16_dot_fma_avx512(query: &[f32], bytes: &[u8], scores: &mut [f32]) {
     for (row, score) in bytes.chunks_exact(2 * query.len()).zip(scores) {
@@ -59,7 +62,7 @@ pub(crate) fn f16_dot_fma_avx512(query: &[f32], bytes: &[u8], scores: &mut [f32]
     }
 }
 
-/// What the registers leave over.
+/// Returns the products of the coordinates behind the last full register.
 #[target_feature(enable = "fma,f16c")]
 #[inline]
 fn dot_tail(query: &[f32], bytes: &[u8]) -> f32 {

@@ -1,11 +1,14 @@
-//! Hadamard matrices of order 12, 20 and 28, for the widths that are no powers of two.
+//! Hadamard matrices of order 12, 20 and 28, for widths that are no powers of two.
 //!
-//! Row masks are made at compile time: bit `c` of `ROWS[r]` is set where H\[r]\[c] = -1.
+//! The compiler computes the row masks. Bit `c` of `ROWS[r]` is set where H\[r]\[c] = -1. χ is the
+//! Legendre symbol mod q, and Q\[a]\[b] = χ(a-b).
 //!
-//! Paley I (q ≡ 3 mod 4 prime, order q+1): H = I + [[0, 1ᵀ], [-1, Q]] with Q\[a]\[b] = χ(a-b) and χ the Legendre symbol
-//! mod q. It is not symmetric: its inverse is Hᵀ/n. Paley II (q ≡ 1 mod 4, order 2(q+1)): in the symmetric
-//! [[0, 1ᵀ], [1, Q]] each 0 becomes [[1, -1], [-1, -1]] and each ±1 becomes ±[[1, 1], [1, -1]].
+//! * Paley I (q ≡ 3 mod 4 prime, order q+1): H = I + [[0, 1ᵀ], [-1, Q]]. It is not symmetric; its
+//!   inverse is Hᵀ/n.
+//! * Paley II (q ≡ 1 mod 4, order 2(q+1)): in the symmetric [[0, 1ᵀ], [1, Q]] each 0 becomes [[1,
+//!   -1], [-1, -1]], and each ±1 becomes ±[[1, 1], [1, -1]].
 
+/// Returns whether `value` is a square mod q.
 const fn is_square(value: usize, q: usize) -> bool {
     let mut root = 1;
     while root < q {
@@ -17,11 +20,12 @@ const fn is_square(value: usize, q: usize) -> bool {
     false
 }
 
-/// χ(a-b) < 0, for a ≠ b.
+/// Returns whether χ(a-b) is -1, for a ≠ b.
 const fn non_residue(a: usize, b: usize, q: usize) -> bool {
     !is_square((a + q - b) % q, q)
 }
 
+/// Computes the matrix of Paley I of order N, as row masks.
 const fn paley_1<const N: usize>() -> [u32; N] {
     let mut rows = [0; N];
     let mut r = 0;
@@ -41,6 +45,7 @@ const fn paley_1<const N: usize>() -> [u32; N] {
     rows
 }
 
+/// Computes the matrix of Paley II of order N, as row masks.
 const fn paley_2<const N: usize>() -> [u32; N] {
     let mut rows = [0; N];
     let q = N / 2 - 1;
@@ -63,18 +68,19 @@ const fn paley_2<const N: usize>() -> [u32; N] {
     rows
 }
 
-/// The signs of a matrix, column by column: what `x[column]` is multiplied with on its way into `y[row]`.
+/// The signs of a matrix, column by column: the factors of `x[column]` on its way into `y[row]`.
 pub(crate) struct Signs<const N: usize> {
-    /// 0 or the sign bit.
+    /// Sign masks: 0 or the sign bit.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
     pub(crate) masks: [[u32; N]; N],
-    /// Bit `row` of a column is set for -1. Where no vectors are, ten kilobytes of masks are dear, and a shift costs less
-    /// than a load.
+    /// Bit `row` of a column is set for -1. Microcontrollers use this form: ten kilobytes of masks
+    /// are too much, and a shift is cheaper than a load.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128")))]
     columns: [u32; N],
 }
 
 impl<const N: usize> Signs<N> {
+    /// Builds the signs of a matrix or of its transpose.
     const fn new(rows: [u32; N], transpose: bool) -> Self {
         let columns = if transpose { rows } else { columns(rows) };
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -83,7 +89,7 @@ impl<const N: usize> Signs<N> {
         return Self { columns };
     }
 
-    /// 0 or the sign bit.
+    /// Returns the sign mask of an entry: 0 or the sign bit.
     #[inline(always)]
     fn mask(&self, column: usize, row: usize) -> u32 {
         #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -93,7 +99,7 @@ impl<const N: usize> Signs<N> {
     }
 }
 
-/// The transpose of a matrix of bits.
+/// Transposes a matrix of bits.
 const fn columns<const N: usize>(rows: [u32; N]) -> [u32; N] {
     let mut columns = [0; N];
     let mut r = 0;
@@ -108,6 +114,7 @@ const fn columns<const N: usize>(rows: [u32; N]) -> [u32; N] {
     columns
 }
 
+/// Expands bits to sign masks.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 const fn masks<const N: usize>(columns: [u32; N]) -> [[u32; N]; N] {
     let mut masks = [[0; N]; N];
@@ -123,15 +130,15 @@ const fn masks<const N: usize>(columns: [u32; N]) -> [[u32; N]; N] {
     masks
 }
 
-/// H and Hᵀ.
+/// The matrix of order 12 and its transpose.
 pub(crate) static H12: [Signs<12>; 2] = [Signs::new(paley_1(), false), Signs::new(paley_1(), true)];
-/// H and Hᵀ.
+/// The matrix of order 20 and its transpose.
 pub(crate) static H20: [Signs<20>; 2] = [Signs::new(paley_1(), false), Signs::new(paley_1(), true)];
-/// H and Hᵀ.
+/// The matrix of order 28 and its transpose.
 pub(crate) static H28: [Signs<28>; 2] = [Signs::new(paley_2(), false), Signs::new(paley_2(), true)];
 
-/// The base of a width: `width` = base · 2ⁿ with base 1, 12, 20, 28 or 144 = 12·12; `None` where no Hadamard matrix
-/// of that order is offered.
+/// Returns the base of a width: 1, 12, 20, 28 or 144 = 12·12, with `width` = base · 2ⁿ. `None` if
+/// no Hadamard matrix of that order is offered.
 #[must_use]
 pub const fn base(width: usize) -> Option<usize> {
     const BASES: [usize; 5] = [1, 12, 20, 28, 144];
@@ -146,9 +153,12 @@ pub const fn base(width: usize) -> Option<usize> {
     None
 }
 
-/// Multiplies each run of `base` coordinates by the base matrix (or its transpose) and returns `base`, the step of
-/// the first butterfly. Widths without a base stay as they are.
-#[cfg_attr(target_os = "none", inline(never))] // once for both directions
+/// Multiplies each run of `base` coordinates by the base matrix or its transpose. Returns `base`,
+/// the step of the first butterfly.
+///
+/// A base of 144 multiplies twice by the matrix of order 12: first 12 neighbours, then coordinates
+/// 12 apart.
+#[cfg_attr(target_os = "none", inline(never))] // so that both directions share it
 #[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
     let base = base(x.len()).unwrap_or(1);
@@ -165,7 +175,7 @@ pub(crate) fn base_pass(x: &mut [f32], transpose: bool) -> usize {
     base
 }
 
-/// y = Σ ±x\[column], columns ascending, for each run of N.
+/// Multiplies each run of N coordinates: y = Σ ±x\[column], columns in ascending order.
 #[inline(always)]
 fn contiguous<const N: usize>(signs: &Signs<N>, x: &mut [f32]) {
     for run in x.as_chunks_mut::<N>().0 {
@@ -182,7 +192,7 @@ fn contiguous<const N: usize>(signs: &Signs<N>, x: &mut [f32]) {
     }
 }
 
-/// The middle factor of 144 = 12·12: the same, on coordinates 12 apart.
+/// Multiplies coordinates that are 12 apart, for a base of 144.
 #[inline(always)]
 fn strided_12(signs: &Signs<12>, x: &mut [f32]) {
     for run in x.as_chunks_mut::<144>().0 {

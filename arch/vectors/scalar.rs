@@ -1,12 +1,15 @@
-//! The specification: what every kernel computes, to the bit.
+//! The specification: the exact result of every kernel.
 //!
-//! Each backend equals the `scalar.rs` of each folder bit for bit, so everything that a bit can depend on is written
-//! down there: the order of sums (16 lanes, then halving), tie-breaks, rounding, and that multiplications and additions
-//! are never fused. The functions are `#[inline(always)]` so that a backend may compile one of them for its own
-//! instruction set and keep it where LLVM's output is as fast as intrinsics: the text, and so the bits, stay
-//! the same.
+//! Each backend equals the `scalar.rs` of each folder bit for bit. So everything that affects a bit
+//! is fixed there: the order of sums (16 lanes, then halves), ties, rounding, and that
+//! multiplications and additions are never fused.
 //!
-//! Lengths have been checked by [`Backend`](crate::Backend) when a kernel is reached. Here are plain vectors.
+//! The functions are `#[inline(always)]`. A backend may compile one for its own instruction set,
+//! and keep the result where LLVM is as fast as intrinsics. The source stays the same, and so do
+//! the bits.
+//!
+//! [`Backend`](crate::Backend) checks lengths before it calls a kernel. This file has the kernels
+//! on plain vectors.
 
 mod softmax;
 
@@ -18,8 +21,8 @@ use crate::Float;
 use crate::floats::rint_i16;
 use core::slice::ChunksExact;
 
-/// Σ aᵢ·bᵢ.
-#[cfg_attr(target_os = "none", inline(never))] // once for all kernels
+/// Returns Σ aᵢ·bᵢ in 16 lanes, then by halves.
+#[cfg_attr(target_os = "none", inline(never))] // one copy for all kernels
 #[cfg_attr(not(target_os = "none"), inline(always))]
 pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a_chunks, a_tail) = a.as_chunks::<LANES>();
@@ -36,13 +39,13 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     halve(lanes)
 }
 
-/// y ← y + x.
+/// Adds `x` to `y`.
 #[inline(always)]
 pub(crate) fn add(x: &[f32], y: &mut [f32]) {
     y.iter_mut().zip(x).for_each(|(y, x)| *y += x);
 }
 
-/// max |xᵢ|, 0 for an empty slice; a NaN never wins.
+/// Returns max |xᵢ|, 0 for an empty slice. A NaN is ignored.
 #[inline(always)]
 pub(crate) fn max_abs(x: &[f32]) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -59,7 +62,7 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
     lanes.into_iter().fold(0.0, |max, a| if a > max { a } else { max })
 }
 
-/// x ← scale · H·(s∘x). `signs` holds 0 or the sign bit for each coordinate.
+/// Rotates: x ← scale · H·(s∘x). `signs` has 0 or the sign bit for each coordinate.
 #[inline(always)]
 pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     apply_signs(x, signs);
@@ -69,7 +72,7 @@ pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     }
 }
 
-/// x ← s∘(scale · Hᵀx), the inverse of [`rotate`] for an orthonormal `scale`.
+/// Rotates back: x ← s∘(scale · Hᵀx). It is the inverse of [`rotate`] for an orthonormal `scale`.
 #[inline(always)]
 pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     hadamard_transform(x, true);
@@ -79,6 +82,7 @@ pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     apply_signs(x, signs);
 }
 
+/// Applies sign masks: 0, or the sign bit.
 #[inline(always)]
 pub(crate) fn apply_signs(x: &mut [f32], signs: &[u32]) {
     for (x, sign) in x.iter_mut().zip(signs) {
@@ -86,15 +90,20 @@ pub(crate) fn apply_signs(x: &mut [f32], signs: &[u32]) {
     }
 }
 
-/// H = Sylvester ⊗ base, index = hi·base + lo: the base on the low index first, then butterflies (a+b, a-b) on the
-/// high one with step 1, 2, 4 …
+/// Multiplies by H = Sylvester ⊗ base, with index = hi·base + lo. The base acts on lo first. Then
+/// butterflies (a+b, a-b) of steps 1, 2, 4 … act on hi.
 #[inline(always)]
 pub(crate) fn hadamard_transform(x: &mut [f32], transpose: bool) {
     let base = hadamard::base_pass(x, transpose);
     butterflies(x, base);
 }
 
-/// Butterflies with step `first`, 2·`first`, … on the whole of `x`.
+/// Does butterflies of steps `first`, 2·`first` … on all of `x`.
+///
+/// ```text
+/// step 1    (x₀ x₁) (x₂ x₃)              →  x₀+x₁  x₀-x₁  x₂+x₃  x₂-x₃
+/// step 2    (y₀ y₂) (y₁ y₃)              →  y₀+y₂  y₁+y₃  y₀-y₂  y₁-y₃
+/// ```
 #[inline(always)]
 pub(crate) fn butterflies(x: &mut [f32], first: usize) {
     let mut step = first;
@@ -109,7 +118,8 @@ pub(crate) fn butterflies(x: &mut [f32], first: usize) {
     }
 }
 
-/// y ← M·x for a dense row-major D×D matrix given by its *columns*: y = Σⱼ xⱼ·columnⱼ, j ascending.
+/// Multiplies a dense D×D matrix, stored column by column, by a vector: y = Σⱼ xⱼ·columnⱼ, j
+/// ascending.
 #[inline(always)]
 pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
     y.fill(0.0);
@@ -120,8 +130,8 @@ pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {
     }
 }
 
-/// out = rint(x · limit/max|x|), ties to even; returns max|x|/limit. A vector so
-/// small that the quotient overflows gives zeros and 0.
+/// Quantises: out = rint(x · limit/max|x|), ties to even. Returns max|x|/limit. If the factor
+/// overflows because the vector is tiny, all are 0.
 #[inline(always)]
 pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
     let max = max_abs(x);
@@ -136,7 +146,7 @@ pub(crate) fn quantize_query(x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
     max / f32::from(limit)
 }
 
-/// The largest bits of the floats without their signs: of the largest magnitude, or beyond infinity's for a NaN.
+/// Returns the largest bits of the floats without their signs. A NaN is above infinity.
 #[inline(always)]
 pub(crate) fn largest_bits(format: Float, bytes: &[u8]) -> u32 {
     let mut largest = 0;
@@ -157,21 +167,21 @@ pub(crate) fn largest_bits(format: Float, bytes: &[u8]) -> u32 {
     largest
 }
 
-/// score\[query]\[row] = [`dot`] of the query and the row's floats.
+/// Scores rows of floats: [`dot`] of the query and the row.
 #[inline(always)]
 pub(crate) fn score_floats(format: Float, dim: usize, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
     let rows = bytes.chunks_exact(dim * format.bytes());
     score_rows(|row, values| decode_floats(format, row, values), dot, dim, rows, queries, scores);
 }
 
-/// acc\[query]\[j] += weight·x\[j], rows ascending.
+/// Adds weight·x to `acc`, rows in ascending order.
 #[inline(always)]
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     let rows = bytes.chunks_exact(dim * format.bytes());
     accumulate_rows(|row, values| decode_floats(format, row, values), dim, rows, weights, acc);
 }
 
-/// score\[query]\[row] = `dot` of the query and the decoded row.
+/// Scores decoded rows: `dot` of the query and each row.
 #[inline(always)]
 pub(crate) fn score_rows(
     mut decode: impl FnMut(&[u8], &mut [f32]),
@@ -192,7 +202,7 @@ pub(crate) fn score_rows(
     }
 }
 
-/// acc\[query]\[j] += weight·x\[j] with x of the decoded row, rows ascending. There are rows.
+/// Adds weight·x of decoded rows to `acc`, rows in ascending order. There must be at least one row.
 #[inline(always)]
 pub(crate) fn accumulate_rows(
     mut decode: impl FnMut(&[u8], &mut [f32]),
@@ -214,8 +224,10 @@ pub(crate) fn accumulate_rows(
     }
 }
 
-/// (min, max) of the values by compare and select, (∞, -∞) for none; a NaN never wins. Of -0 and +0 the first of a lane
-/// stays, and lanes are compared in ascending order.
+/// Returns the smallest and the largest value by compare and select, (∞, -∞) for none.
+///
+/// A NaN is ignored. Of -0 and +0 the first in a lane remains, and lanes are compared in ascending
+/// order.
 #[inline(always)]
 pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     let mut lanes = [(f32::INFINITY, f32::NEG_INFINITY); LANES];

@@ -1,10 +1,11 @@
-//! Vectors of plain floats, for registers.
+//! Vectors of plain floats, for registers of 128 bits.
 
 use super::scalar::{apply_signs, butterflies};
 use super::{hadamard, scalar};
 use crate::Float;
 use crate::registers::Registers;
 
+/// Implements `scalar::rotate`.
 #[inline(always)]
 pub(crate) fn rotate<L: Registers>(x: &mut [f32], signs: &[u32], scale: f32) {
     apply_signs(x, signs);
@@ -14,6 +15,7 @@ pub(crate) fn rotate<L: Registers>(x: &mut [f32], signs: &[u32], scale: f32) {
     }
 }
 
+/// Implements `scalar::rotate_inverse`.
 #[inline(always)]
 pub(crate) fn rotate_inverse<L: Registers>(x: &mut [f32], signs: &[u32], scale: f32) {
     transform::<L>(x, true);
@@ -22,7 +24,8 @@ pub(crate) fn rotate_inverse<L: Registers>(x: &mut [f32], signs: &[u32], scale: 
     }
 }
 
-/// As in the specification; butterflies within 16 coordinates stay in registers.
+/// Implements `scalar::hadamard_transform`. Butterflies within 16 coordinates stay in registers,
+/// and later steps go over memory two at a time.
 #[inline(always)]
 pub(crate) fn transform<L: Registers>(x: &mut [f32], transpose: bool) {
     if !x.len().is_multiple_of(16) || !x.len().is_power_of_two() {
@@ -47,7 +50,7 @@ pub(crate) fn transform<L: Registers>(x: &mut [f32], transpose: bool) {
     butterflies(x, step);
 }
 
-/// Steps `step` and 2·`step`.
+/// Does the butterflies of steps `step` and 2·`step` in one pass over memory.
 #[inline(always)]
 pub(crate) fn two_steps<L: Registers>(x: &mut [f32], step: usize) {
     for block in x.chunks_exact_mut(4 * step) {
@@ -67,7 +70,13 @@ pub(crate) fn two_steps<L: Registers>(x: &mut [f32], step: usize) {
     }
 }
 
-/// Steps 1 and 2 on two registers.
+/// Does the butterflies of steps 1 and 2 on two registers.
+///
+/// ```text
+/// a, b        0 1 2 3 │ 4 5 6 7
+/// unzipped    0 2 4 6 │ 1 3 5 7         step 1 is now between the registers
+/// unzipped    again                     step 2, and the last one restores the order
+/// ```
 #[inline(always)]
 pub(crate) fn within_eight<L: Registers>(a: L::V, b: L::V) -> [L::V; 2] {
     let [even, odd] = L::unzip_floats(a, b);
@@ -77,12 +86,13 @@ pub(crate) fn within_eight<L: Registers>(a: L::V, b: L::V) -> [L::V; 2] {
     L::unzip_floats(sum, difference)
 }
 
+/// Returns a + b and a - b.
 #[inline(always)]
 pub(crate) fn butterfly<L: Registers>(a: L::V, b: L::V) -> [L::V; 2] {
     [L::add_floats(a, b), L::sub_floats(a, b)]
 }
 
-/// In four registers, which are the specification's 16 lanes.
+/// Implements `scalar::dot` with four registers, which are the specification's 16 lanes.
 #[inline(always)]
 pub(crate) fn dot<L: Registers>(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [L::splat(0); 4];
@@ -104,11 +114,13 @@ pub(crate) fn dot<L: Registers>(a: &[f32], b: &[f32]) -> f32 {
     scalar::halve(lanes.first_chunk().copied().unwrap_or_default())
 }
 
+/// Implements `scalar::decode_floats`.
 #[inline(always)]
 pub(crate) fn decode_floats<L: Registers>(format: Float, bytes: &[u8], out: &mut [f32]) {
     L::decode_floats(format, bytes, out);
 }
 
+/// Implements `scalar::score_floats`.
 #[inline(always)]
 pub(crate) fn score_floats<L: Registers>(
     format: Float,
@@ -122,6 +134,7 @@ pub(crate) fn score_floats<L: Registers>(
     scalar::score_rows(decode, dot::<L>, dim, rows, queries, scores);
 }
 
+/// Implements `scalar::accumulate_floats`.
 #[inline(always)]
 pub(crate) fn accumulate_floats<L: Registers>(
     format: Float,
@@ -134,6 +147,7 @@ pub(crate) fn accumulate_floats<L: Registers>(
     scalar::accumulate_rows(|row, values| L::decode_floats(format, row, values), dim, rows, weights, acc);
 }
 
+/// Implements `scalar::encode_floats`.
 #[inline(always)]
 pub(crate) fn encode_floats<L: Registers>(format: Float, x: &[f32], bytes: &mut [u8]) {
     L::encode_floats(format, x, bytes);

@@ -1,9 +1,17 @@
-//! What parts of an attention leave behind, and how parts add up: the online softmax.
+//! The online softmax: what a part of an attention leaves behind, and how parts are added.
+//!
+//! Two parts may have different largest logits. To add them, both sums are first brought to the
+//! larger one:
+//!
+//! ```text
+//! m = max(m₁, m₂)     l = l₁·exp(m₁ - m) + l₂·exp(m₂ - m)     outputs likewise
+//! ```
 
 use crate::backend::Kernels;
 
-/// The largest logit of a query, and the sum of exp(logit - max) over what it saw. The weighted sums of rows that belong to
-/// it lie elsewhere, relative to the same maximum.
+/// The largest logit of a query, and the sum of exp(logit - max) over the tokens it saw.
+///
+/// The weighted sums of rows lie elsewhere. They are relative to the same maximum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Total {
     pub(crate) max: f32,
@@ -11,15 +19,16 @@ pub(crate) struct Total {
 }
 
 impl Total {
-    /// Of a query that has seen nothing.
+    /// The total of a query that has seen nothing.
     pub(crate) const EMPTY: Self = Self { max: f32::NEG_INFINITY, sum: 0.0 };
 
-    /// Raises the largest logit to the largest of some more.
+    /// Raises the maximum to `logit` if that is larger.
     pub(crate) fn raise(&mut self, logit: f32) {
         self.max = larger(logit, self.max);
     }
 
-    /// Turns logits into weights, relative to the largest of all, and adds them up. Says whether any is not zero.
+    /// Turns logits into weights relative to the maximum, and adds them to the sum. Returns whether
+    /// any weight is above zero.
     pub(crate) fn weigh(&mut self, backend: Kernels, logits: &mut [f32]) -> bool {
         if self.max == f32::NEG_INFINITY {
             logits.fill(0.0);
@@ -30,7 +39,7 @@ impl Total {
         sum > 0.0
     }
 
-    /// Adds another part: its total, and its weighted sums to ours.
+    /// Adds the total of another part, and the weighted sums of that part to ours.
     pub(crate) fn add<const N: usize>(
         &mut self,
         backend: Kernels,
@@ -55,8 +64,10 @@ impl Total {
         }
     }
 
-    /// The factor from weighted sums to the output, with a sink logit that takes weight and gives nothing. A query that
-    /// sees nothing gives zeros.
+    /// Returns the factor that turns weighted sums into the output. It is 0 for a query that saw
+    /// nothing.
+    ///
+    /// A sink logit takes part in the normalisation, but has no value row.
     pub(crate) fn scale(self, backend: Kernels, sink: Option<f32>) -> f32 {
         let (mut total, mut factor) = (self.sum, 1.0);
         if let Some(sink) = sink {
@@ -69,7 +80,7 @@ impl Total {
     }
 }
 
-/// The first of two numbers if it is larger.
+/// Returns the larger number, or `y` if `x` is NaN.
 fn larger(x: f32, y: f32) -> f32 {
     if x > y { x } else { y }
 }

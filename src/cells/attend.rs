@@ -1,7 +1,8 @@
-//! Attention on cells: what queries see is said by a mask.
+//! Attention on cells. A mask says what each query sees.
 //!
-//! Parts of the cells can be attended to at once, each into a [`Partial`]; [`Partial::merge`] adds them up in their order.
-//! Parts of the same cells give the same bits, whoever computes them and when.
+//! Several threads can attend to different pages at once, each into its own [`Partial`].
+//! [`Partial::merge`] adds them in order. The result is the same bits, no matter which thread
+//! computed which part.
 
 use super::page::{Body, Closed};
 use super::{CellPages, PAGE};
@@ -20,44 +21,46 @@ use core::ops::Range;
 use half::f16;
 use octaplex_arch::Float;
 
-/// What each query adds to the logits of each cell.
+/// The values that each query adds to the logits of each cell.
 #[derive(Clone, Copy, Debug)]
 pub struct CellMask<'a> {
-    /// Rows of a query each: one value for each cell, -∞ for one that it does not see.
+    /// One row a query, with one value a cell. -∞ hides a cell.
     pub values: &'a [f16],
-    /// Values from one query's row to the next one's.
+    /// Values from the start of one row to the start of the next.
     pub stride: usize,
 }
 
 impl<'a> CellMask<'a> {
-    /// A query's values of some cells.
+    /// Returns the values of a query for these cells.
     fn row(&self, query: usize, cells: Range<usize>) -> &'a [f16] {
         &self.values[query * self.stride..][cells]
     }
 }
 
-/// How to attend to cells. [`new`](Self::new): one query for each query head, scale 1/√width, every cell visible.
+/// Options of attention on cells. The defaults of [`new`](Self::new) are one query for each query
+/// head, a scale of 1/√width, and all cells visible.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CellAttend<'a> {
-    /// The first cell, a multiple of 64: where a stream begins, for instance.
+    /// The first cell, a multiple of 64. For example, the first cell of a stream.
     pub first: usize,
-    /// Cells from there on.
+    /// The number of cells from there on.
     pub cells: usize,
-    /// Queries of each query head; rows of queries are \[query heads of a key/value head]\[queries]\[width].
+    /// Queries of each query head. Rows of queries are \[query heads of a key/value
+    /// head]\[queries]\[width].
     pub queries: usize,
-    /// logit = scale * q.k; 1/√width by default.
+    /// Factor of the logits: logit = scale · q·k. The default is 1/√width.
     pub scale: Option<f32>,
-    /// logit = cap * tanh(logit / cap), before the mask.
+    /// Soft cap, applied before the mask: logit = cap · tanh(logit / cap).
     pub soft_cap: Option<f32>,
-    /// What is added to logits, the same for all heads; nothing by default, and every cell is seen.
+    /// Values to add to the logits, the same for all heads. Without a mask every cell is visible.
     pub mask: Option<CellMask<'a>>,
-    /// Factors of the mask, one for each query head of the key/value head (ALiBi); none for 1.
+    /// Factors of the mask (ALiBi), one for each query head of the key/value head. Empty for 1.
     pub slopes: &'a [f32],
 }
 
 impl<'a> CellAttend<'a> {
-    /// Of these cells.
+    /// Creates options for `cells` cells from `first` on.
     #[must_use]
     pub const fn new(first: usize, cells: usize) -> Self {
         Self { first, cells, queries: 1, scale: None, soft_cap: None, mask: None, slopes: &[] }
@@ -70,25 +73,28 @@ impl<'a> CellAttend<'a> {
         slopes: &'a [f32];
     }
 
-    /// The same with a [`mask`](field@Self::mask), whose rows are `stride` values apart.
+    /// Sets the [`mask`](field@Self::mask). Its rows are `stride` values apart.
     #[must_use]
     pub const fn mask(self, values: &'a [f16], stride: usize) -> Self {
         Self { mask: Some(CellMask { values, stride }), ..self }
     }
 
-    /// Pages of the cells.
+    /// Returns the number of pages that the cells span.
     #[must_use]
     pub const fn pages(&self) -> usize {
         self.cells.div_ceil(PAGE)
     }
 
-    /// Attention of the queries of one key/value head on some pages, counted from the first cell on, into `part`. Pages that
-    /// the mask hides from all queries are skipped.
+    /// Attends with the queries of one key/value head to some pages, and writes the result to
+    /// `part`.
+    ///
+    /// Pages are counted from the first cell. A page that the mask hides from all queries is
+    /// skipped.
     ///
     /// # Errors
-    /// [`Error::Missing`] for heads, cells and pages that are not there; [`Error::Rows`], [`Error::Length`],
-    /// [`Error::Unsupported`]; [`Error::Row`] or [`Error::NonFinite`] for queries that a codec cannot take, and
-    /// [`Error::Corrupt`]. The part is then unspecified.
+    /// [`Error::Missing`] for heads, cells and pages out of range; [`Error::Rows`],
+    /// [`Error::Length`] and [`Error::Unsupported`]; [`Error::Row`] or [`Error::NonFinite`] for
+    /// queries that the codec refuses; [`Error::Corrupt`]. The part is then unspecified.
     pub fn attend(
         &self,
         keys: &CellPages,
@@ -101,7 +107,7 @@ impl<'a> CellAttend<'a> {
         let rows = self.check(keys, values, head, queries, &pages)?;
         let dims = (keys.config.dim, values.config.dim);
         part.reset(rows, dims.1);
-        // What one pass over the pages takes: prepared queries live on the stack.
+        // Prepared queries live on the stack, which limits how many share a pass.
         let batch = (MAX_SCRATCH / keys.codec.query_len().max(1)).clamp(1, QUERY_BATCH);
         for first in (0..rows).step_by(batch) {
             let rows = first..rows.min(first + batch);
@@ -111,7 +117,7 @@ impl<'a> CellAttend<'a> {
         Ok(())
     }
 
-    /// Checks everything; returns rows of queries.
+    /// Checks all arguments, and returns the number of query rows.
     fn check(
         &self,
         keys: &CellPages,
@@ -163,21 +169,24 @@ impl<'a> CellAttend<'a> {
     }
 }
 
-/// The result of attention on some pages: of each query the largest logit, the sum of weights, and the weighted sums of rows.
+/// The result of attention on some pages: for each query the largest logit, the sum of weights, and
+/// the weighted sums of rows.
 #[derive(Clone, Debug, Default)]
 pub struct Partial {
     dim: usize,
     totals: Vec<Total>,
-    /// Sums of closed pages in the basis of the values' codec, \[row]\[width]; and of exact rows.
+    /// Weighted sums of closed pages, in the basis of the values' codec, and of exact rows. Both
+    /// are \[row]\[width].
     coded: Vec<f32>,
     exact: Vec<f32>,
-    /// Memory of a pass.
+    /// Buffers of a pass, kept so that later calls do not allocate.
     scores: Vec<f32>,
     rows: Vec<f32>,
     seen: Vec<usize>,
 }
 
 impl Partial {
+    /// Empties the part for `rows` queries and values of width `dim`.
     fn reset(&mut self, rows: usize, dim: usize) {
         self.dim = dim;
         self.totals.clear();
@@ -188,11 +197,14 @@ impl Partial {
         }
     }
 
-    /// Adds parts up, in their order, into `output`, \[rows]\[width]: the parts of one head, of the same queries. A sink logit,
-    /// one for each row or none, takes weight and gives nothing. A query that sees nothing gives zeros.
+    /// Adds parts in order, and writes the normalised result to `output`, \[row]\[width].
+    ///
+    /// All parts must be of one head and of the same queries. `sink_logits` has one value for each
+    /// row, or none. A sink logit takes weight and adds nothing. A query that sees nothing gives
+    /// zeros.
     ///
     /// # Errors
-    /// [`Error::Length`] for parts, an output and sink logits that do not fit each other.
+    /// [`Error::Length`] if parts, output and sink logits do not fit each other.
     pub fn merge(
         parts: &mut [Self],
         values: &CellPages,
@@ -247,13 +259,13 @@ impl Partial {
     }
 }
 
-/// At most [`QUERY_BATCH`] queries of a head.
+/// One pass over the pages: at most [`QUERY_BATCH`] queries of a head.
 struct Pass<'a> {
     options: &'a CellAttend<'a>,
     keys: &'a CellPages,
     values: &'a CellPages,
     head: usize,
-    /// Number of the first row.
+    /// Index of the first row among all rows of the call.
     first: usize,
     queries: &'a [f32],
     dims: (usize, usize),
@@ -264,17 +276,17 @@ impl Pass<'_> {
         self.queries.len() / self.dims.0
     }
 
-    /// Cells of a page, counted from the first one.
+    /// Returns the cells of a page, counted from the first cell of the call.
     fn cells(&self, page: usize) -> Range<usize> {
         page * PAGE..self.options.cells.min((page + 1) * PAGE)
     }
 
-    /// A body by its number among the cells attended to.
+    /// Returns the body of a page, counted from the first cell of the call.
     fn body<'a>(&self, side: &'a CellPages, page: usize) -> &'a Body {
         &side.pages[self.options.first / PAGE + page].body
     }
 
-    /// Whether some query sees some cell of a page.
+    /// Returns whether any query sees any cell of a page.
     fn sees(&self, page: usize) -> bool {
         let Some(mask) = self.options.mask else { return true };
         let queries = self.options.queries;
@@ -286,13 +298,15 @@ impl Pass<'_> {
         (0..rows).any(visible)
     }
 
+    /// Attends to the pages of this pass: scores all, finds the largest logits, then accumulates
+    /// values.
     fn run(&self, pages: &Range<usize>, part: &mut Partial) -> Result<(), Error> {
         let (rows, backend) = (self.rows(), self.keys.backend);
         let is_closed = |page: &usize| matches!(self.body(self.keys, *page), Body::Closed(_));
         let mut seen = core::mem::take(&mut part.seen);
         seen.clear();
         seen.extend(pages.clone().filter(|page| self.sees(*page)));
-        // Coded pages come first: a codec scores them in one call.
+        // Closed pages come first, so that one call of the codec scores them all.
         seen.sort_by_key(|page| !is_closed(page));
         let closed = seen.iter().take_while(|page| is_closed(page)).count();
         let mut scores = core::mem::take(&mut part.scores);
@@ -328,7 +342,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Scores of closed pages, \[page]\[row]\[cell].
+    /// Scores closed pages, laid out \[page]\[row]\[cell]. Exact rows replace the scores of their
+    /// coded copies.
     fn score_closed(&self, pages: &[usize], scores: &mut [f32]) -> Result<(), Error> {
         let (keys, dim, rows) = (self.keys, self.dims.0, self.rows());
         let (basis, backend, len) = (&keys.basis, keys.backend, keys.codec.query_len());
@@ -375,7 +390,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Scores of f16 rows, \[row]\[cell].
+    /// Scores f16 rows, laid out \[row]\[cell].
     fn score_rows(&self, bytes: &[u8], scores: &mut [f32]) {
         let mut queries: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
         let each = self.queries.chunks_exact(self.dims.0);
@@ -383,7 +398,7 @@ impl Pass<'_> {
         self.keys.backend.score_floats(Float::F16, self.dims.0, bytes, &queries[..self.rows()], scores);
     }
 
-    /// From scores of a page to logits; returns the largest.
+    /// Turns the scores of a page into logits, and returns the largest.
     fn logits(&self, row: usize, page: usize, x: &mut [f32]) -> f32 {
         let (options, backend) = (self.options, self.keys.backend);
         let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.dims.0));
@@ -410,7 +425,7 @@ impl Pass<'_> {
         backend.min_max(x).1
     }
 
-    /// Adds a page's values.
+    /// Adds the weighted values of a page to the sums of `part`.
     fn accumulate(&self, page: usize, weights: &mut [f32], part: &mut Partial) -> Result<(), Error> {
         let (values, dim, rows) = (self.values, self.dims.1, self.rows());
         let (basis, backend) = (&values.basis, values.backend);
@@ -447,7 +462,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Adds f16 rows that are not all finite: those without weight add nothing.
+    /// Adds f16 rows of which some are not finite. Rows with a weight of 0 are skipped, because 0·∞
+    /// would give NaN.
     fn accumulate_wild(&self, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
         let dim = self.dims.1;
         for (weights, sums) in weights.chunks_exact(PAGE).zip(sums.chunks_exact_mut(dim)) {
@@ -461,7 +477,7 @@ impl Pass<'_> {
     }
 }
 
-/// The exact rows of a head of a closed page.
+/// Returns the exact rows of a head in a closed page.
 fn exact(closed: &Closed, head: usize, heads: usize) -> &[u8] {
     let each = closed.exact.len() / heads;
     &closed.exact[head * each..][..each]

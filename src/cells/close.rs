@@ -1,4 +1,4 @@
-//! Pages that close, and open again.
+//! Closes and reopens pages of cells.
 
 use super::page::{Body, Closed};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
@@ -13,23 +13,27 @@ use alloc::vec::Vec;
 use crossbeam_queue::ArrayQueue;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Rows, less one a page, by which the balance can be decided: a page less its exact cells has as many.
+/// Deviations from page means that are enough to decide the balance: a page without its exact cells
+/// has this many.
 const DEVIATIONS: usize = 3 * PAGE / 4;
 
-/// What pages are coded in: their shape, and what keys pass through before.
+/// What keys pass through before they are coded: the page format, the balance, and the prefix
+/// centre.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     pub(super) shape: Shape,
     pub(super) balance: Balance,
-    /// Bytes of a page's own centre; 0 where there is none.
+    /// Bytes of a page's own centre. 0 if there is none.
     centre: usize,
-    /// Balances and prefix centres, \[head]\[width] in f16; empty until they are decided, or where there are none.
+    /// Balances and prefix centres, \[head]\[width] in f16. Empty before they are decided, and
+    /// where there are none.
     balances: Vec<u8>,
     prefixes: Vec<u8>,
     decided: bool,
 }
 
 impl Basis {
+    /// Creates the basis of a configuration, undecided for keys.
     pub(super) fn new(config: &CellConfig) -> Self {
         let sizes = Sizes::of_spec(&config.codec, config.dim, PAGE);
         let shape = Shape::new(&sizes, config.role, config.dim, PAGE);
@@ -45,7 +49,7 @@ impl Basis {
         }
     }
 
-    /// Bytes of a head of a closed page, at most.
+    /// Returns the bytes of a head of a closed page, at most.
     pub(super) fn bytes_of_head(config: &CellConfig) -> usize {
         let basis = Self::new(config);
         basis.shape.rows + basis.centre + basis.shape.norms
@@ -65,6 +69,7 @@ impl Basis {
         self.decided = self.centre == 0;
     }
 
+    /// Selects a head's part of balances or prefix centres.
     fn of_head<'a>(&self, bytes: &'a [u8], head: usize) -> &'a [u8] {
         let each = 2 * self.shape.dim;
         if bytes.is_empty() { &[] } else { &bytes[head * each..][..each] }
@@ -74,7 +79,7 @@ impl Basis {
         self.of_head(&self.prefixes, head)
     }
 
-    /// Calls `f` with a head's balance, if keys have one.
+    /// Calls `f` with the balance of a head, if keys have one.
     fn with_balance(&self, backend: Kernels, head: usize, f: impl FnOnce(&[f32])) {
         let bytes = self.of_head(&self.balances, head);
         if !bytes.is_empty() {
@@ -90,7 +95,7 @@ impl Basis {
         self.with_balance(backend, head, |balance| self.balance.apply_to_queries(queries, balance));
     }
 
-    /// A head of a closed page.
+    /// Splits the bytes of a head of a closed page into rows, centre and norms.
     pub(super) fn part<'a>(&self, closed: &'a Closed, head: usize) -> Part<'a> {
         let bytes = closed.part(head, self.shape.lead());
         let (bytes, norms) = bytes.split_at(bytes.len() - self.shape.norms);
@@ -99,20 +104,23 @@ impl Basis {
     }
 }
 
-/// The rows that a page's centre and codes are made from: those that were written, without those that are kept exact.
+/// Returns the cells that decide a page's centre and are coded, a bit each: those written, without
+/// the exact ones.
 fn coded(written: u64, exact: usize) -> u64 {
     written & u64::MAX.checked_shl(exact as u32).unwrap_or(0)
 }
 
 impl CellPages {
-    /// Cells of a page that stay exact.
+    /// Returns how many cells of a page stay exact.
     fn exact_of(&self, index: usize) -> usize {
         let first = (index * PAGE).is_multiple_of(self.config.cells);
         if first { self.config.sinks } else { 0 }
     }
 
-    /// Whether enough rows are there to decide the balance by. Deviations are those around a page's own mean, so a page counts
-    /// one row less than it has: many pages of one row each would say nothing of how channels differ.
+    /// Returns whether there are enough rows to decide the balance.
+    ///
+    /// Deviations are taken around a page's own mean, so each page counts one row less than it has.
+    /// Many pages of one row each would say nothing about how channels differ.
     pub(super) fn can_decide(&self) -> bool {
         let deviations = |index: &usize| {
             let rows = coded(self.pages[*index].written, self.exact_of(*index)).count_ones();
@@ -121,7 +129,7 @@ impl CellPages {
         !self.basis.is_undecided() || self.open.iter().map(deviations).sum::<usize>() >= DEVIATIONS
     }
 
-    /// Closes pages.
+    /// Closes pages. A page that its codec refuses stays open, and exact.
     pub(super) fn close(&mut self, pages: &[usize], queries: &[f32], tasks: &Tasks) {
         if self.basis.is_undecided() {
             self.decide(queries);
@@ -150,13 +158,13 @@ impl CellPages {
                 (page.body, page.centres, page.fresh) = (Body::Closed(Arc::new(closed)), None, 0);
                 self.counts.closed += 1;
             } else {
-                // A row near the end of f16, or one that is no number: the page is better exact than gone.
+                // A row is too large for the codec, or not finite. Keep the page exact.
                 self.counts.refused += 1;
             }
         }
     }
 
-    /// The rows of the first cells, \[head]\[cell]\[width].
+    /// Returns the rows of the first cells, \[head]\[cell]\[width].
     fn exact_rows(&self, index: usize) -> Vec<u8> {
         let (exact, dim) = (self.exact_of(index), self.config.dim);
         match &self.pages[index].body {
@@ -168,8 +176,8 @@ impl CellPages {
         }
     }
 
-    /// A head's rows of an open page. Cells without a row of their own get the mean of the others, so that a centre is
-    /// theirs.
+    /// Decodes a head's rows of an open page. Cells that are not coded get the mean of the others,
+    /// so that they do not move the centre.
     fn gather(&self, index: usize, head: usize, rows: &mut [f32]) {
         let (dim, page) = (self.config.dim, &self.pages[index]);
         let Body::Open(bytes) = &page.body else { return };
@@ -191,7 +199,7 @@ impl CellPages {
         }
     }
 
-    /// Decides the balance and the prefix centre of each head by the rows of all open pages.
+    /// Decides the balance and the prefix centre of each head from the rows of all open pages.
     fn decide(&mut self, queries: &[f32]) {
         let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
         let per_head = queries.len() / heads;
@@ -204,7 +212,8 @@ impl CellPages {
                 let start = all.len();
                 all.resize(start + PAGE * dim, 0.0);
                 self.gather(index, head, &mut all[start..]);
-                // Without the rows that stand in for others: they have no deviation of their own.
+                // Leave out the rows that `gather` filled with the mean: they would make deviations
+                // too small.
                 let coded = coded(self.pages[index].written, self.exact_of(index));
                 let mut end = start;
                 for cell in (0..PAGE).filter(|cell| coded >> cell & 1 == 1) {
@@ -236,7 +245,7 @@ impl CellPages {
         self.basis.decided = true;
     }
 
-    /// One head of an open page: rows, centre, norms.
+    /// Encodes one head of an open page: rows, centre, norms.
     fn encode_head(&self, index: usize, head: usize) -> Result<Vec<u8>, Error> {
         let (basis, dim, page) = (&self.basis, self.config.dim, &self.pages[index]);
         let format = basis.shape.of(&self.codec, self.backend);
@@ -270,7 +279,7 @@ impl CellPages {
         Ok(part)
     }
 
-    /// Opens a closed page: its rows as they decode, in f16.
+    /// Reopens a closed page. Its rows become those that it decodes to, in f16.
     pub(super) fn reopen(&mut self, index: usize) -> Result<(), Error> {
         let Body::Closed(closed) = &self.pages[index].body else { return Ok(()) };
         let (rows, basis) = (self.decoded(closed)?, &self.basis);
@@ -281,7 +290,7 @@ impl CellPages {
         Ok(())
     }
 
-    /// The rows of a closed page in f16, \[head]\[cell]\[width].
+    /// Returns the rows of a closed page in f16, \[head]\[cell]\[width].
     pub(super) fn decoded(&self, closed: &Closed) -> Result<Arc<[u8]>, Error> {
         let (dim, heads) = (self.config.dim, self.config.heads);
         let mut all = page::zeros(self.config.width());
@@ -296,6 +305,7 @@ impl CellPages {
         Ok(all)
     }
 
+    /// Decodes a head of a closed page into f32 rows, in the basis of the input.
     fn decode_head(&self, closed: &Closed, head: usize, rows: &mut [f32]) -> Result<(), Error> {
         let (basis, backend) = (&self.basis, self.backend);
         let format = basis.shape.of(&self.codec, backend);

@@ -1,4 +1,4 @@
-//! Pages of cells as they are kept: nothing, f16 rows, or coded.
+//! Pages of cells as they are stored: empty, f16 rows, or coded.
 
 use super::PAGE;
 use alloc::sync::Arc;
@@ -6,22 +6,22 @@ use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend as Kernels, Float};
 
-/// A page.
+/// A page of 64 cells, with a bit for each cell in its masks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Page {
-    /// A bit for each cell that was ever written.
+    /// Cells that were ever written.
     pub(super) written: u64,
-    /// A bit for each cell that was written since the page opened.
+    /// Cells that were written since the page was last opened.
     pub(super) fresh: u64,
-    /// A bit for each cell whose row has an infinity or a NaN: a weight of 0 does not make it vanish.
+    /// Cells whose row has an infinity or a NaN. A weight of 0 does not remove these from a sum.
     pub(super) wild: u64,
     pub(super) body: Body,
-    /// Centres of a page that was opened again, one a head: it closes around them, so that rows that nobody wrote get the
-    /// codes that they had.
+    /// The centres of a reopened page, one a head. The page closes around them again, so that rows
+    /// that nobody rewrote get the codes they had.
     pub(super) centres: Option<Arc<[u8]>>,
 }
 
-/// The rows of a page. Pages that were copied share them until one is written.
+/// The rows of a page. Copied pages share them until one is written.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Body {
     #[default]
@@ -32,7 +32,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// Bytes, and whether another page holds them as well.
+    /// Returns the bytes, and whether another page shares them.
     pub(super) fn bytes(&self) -> (usize, bool) {
         match self {
             Self::Empty => (0, false),
@@ -45,11 +45,11 @@ impl Body {
 /// A coded page.
 #[derive(Debug)]
 pub(super) struct Closed {
-    /// The parts of all heads, one behind the other.
+    /// The parts of all heads, one after the other.
     pub(super) parts: Vec<u8>,
-    /// Where in `parts` each head ends.
+    /// Where each head ends in `parts`.
     pub(super) ends: Vec<u32>,
-    /// The first cells' rows in f16, \[head]\[cell]\[width].
+    /// The exact rows of the first cells in f16, \[head]\[cell]\[width].
     pub(super) exact: Vec<u8>,
 }
 
@@ -58,22 +58,23 @@ impl Closed {
         self.parts.len() + 4 * self.ends.len() + self.exact.len()
     }
 
-    /// The part of a head, and `lead` bytes in front of it.
+    /// Returns the part of a head, and `lead` bytes in front of it.
     pub(super) fn part(&self, head: usize, lead: usize) -> &[u8] {
         let start = head.checked_sub(1).map_or(lead, |before| self.ends[before] as usize);
         &self.parts[start - lead..self.ends[head] as usize]
     }
 }
 
-/// The bits of infinity in f16.
+/// The bits of infinity in f16. Larger magnitudes are NaN.
 const INFINITY: u32 = 0x7c00;
 
-/// An open page of zeros.
+/// Creates the rows of an open page, all zero.
 pub(super) fn zeros(width: usize) -> Arc<[u8]> {
     Arc::from(vec![0; 2 * PAGE * width])
 }
 
-/// One row of all heads into an open page. Returns whether all its values are finite in f16.
+/// Writes one row of all heads into an open page. Returns whether all of its values are finite in
+/// f16.
 pub(super) fn write_row(backend: Kernels, rows: &mut [u8], dim: usize, cell: usize, row: &[f32]) -> bool {
     let mut largest = 0;
     for (head, row) in rows.chunks_exact_mut(2 * PAGE * dim).zip(row.chunks_exact(dim)) {
@@ -84,7 +85,7 @@ pub(super) fn write_row(backend: Kernels, rows: &mut [u8], dim: usize, cell: usi
     largest < INFINITY
 }
 
-/// The same from f16.
+/// Writes one row of f16 bytes, and returns whether all values are finite.
 pub(super) fn copy_row(backend: Kernels, rows: &mut [u8], dim: usize, cell: usize, row: &[u8]) -> bool {
     for (head, row) in rows.chunks_exact_mut(2 * PAGE * dim).zip(row.chunks_exact(2 * dim)) {
         head[2 * cell * dim..][..2 * dim].copy_from_slice(row);
@@ -92,7 +93,7 @@ pub(super) fn copy_row(backend: Kernels, rows: &mut [u8], dim: usize, cell: usiz
     backend.largest_bits(Float::F16, row) < INFINITY
 }
 
-/// One row of all heads out of an open page.
+/// Reads one row of all heads from an open page.
 pub(super) fn read_row(rows: &[u8], dim: usize, cell: usize, row: &mut [u8]) {
     for (head, row) in rows.chunks_exact(2 * PAGE * dim).zip(row.chunks_exact_mut(2 * dim)) {
         row.copy_from_slice(&head[2 * cell * dim..][..2 * dim]);

@@ -1,4 +1,4 @@
-//! Chunks that become pages of a cache.
+//! Appends chunks to a cache, as pages that are not decoded.
 
 use super::blob::Section;
 use super::decode::clamp;
@@ -9,14 +9,22 @@ use crate::cache::decode::Decoder;
 use crate::cache::snapshot::{OTHER_BALANCE, damaged};
 
 impl KvCache {
-    /// Adds a chunk behind the tokens of the layers of its numbers: its full pages as they are, without decoding, its last page, if
-    /// that is shorter, decoded into the exact window. Pages get the positions where they come to lie: their keys must have the
-    /// rotary embedding of these. Pages that a sliding window no longer shows are dropped, as when tokens are appended.
+    /// Appends a chunk to the layers with its layer numbers.
     ///
-    /// That takes layers of the chunk's heads, width, codecs, page, centre and balance; and for full pages an empty exact window,
-    /// which the first chunks of a cache without sinks find, and layers that have decided no other balance and prefix centre: of a
-    /// prompt in several chunks that decided their own, the first. Where it cannot be, [`decode`](ChunkCodec::decode) the chunk
-    /// and [`append`](Self::append) its rows, which are then encoded a second time.
+    /// Full pages are adopted without decoding. A shorter last page is decoded into the exact
+    /// window. Pages get the positions at which they are appended, so their keys must have the
+    /// rotary embedding of these positions. Pages that a sliding window no longer shows are
+    /// dropped, as when tokens are appended.
+    ///
+    /// The layers must have the chunk's heads, width, codecs, page size, centre and balance. Full
+    /// pages also need:
+    ///
+    /// * an empty exact window, as in a cache without sinks to which only chunks were appended;
+    /// * layers that have not decided another balance and prefix centre. If several chunks of a
+    ///   prompt decided their own, only the first fits.
+    ///
+    /// If one of these does not hold, [`decode`](ChunkCodec::decode) the chunk and
+    /// [`append`](Self::append) its rows, which encodes them a second time.
     ///
     /// ```
     /// use octaplex::chunk::{ChunkCodec, ChunkConfig};
@@ -32,9 +40,13 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for bytes that are no chunk, are damaged, or do not go with the layers; [`Error::Missing`] for a layer
-    /// that is not there; [`Error::Full`]; [`Error::Corrupt`], whose block is counted within a page of a head, and what [`append`](Self::append) refuses, for the last page. The
-    /// cache is then as it was.
+    /// * [`Error::Snapshot`] for bytes that are no chunk, are damaged, or do not fit the layers.
+    /// * [`Error::Missing`] for a layer number that the cache does not have.
+    /// * [`Error::Full`] if the capacity is exceeded.
+    /// * [`Error::Corrupt`], with the block counted within a page of a head, and errors of
+    ///   [`append`](Self::append), for the last page.
+    ///
+    /// The cache is then as it was.
     pub fn append_chunk(&mut self, blob: &[u8]) -> Result<(), Error> {
         let info = ChunkInfo::parse(blob)?;
         let plan = Plan::new(&info.config, info.tokens);
@@ -54,7 +66,7 @@ impl KvCache {
     }
 }
 
-/// Adds a layer's full pages.
+/// Appends the full pages of a section to a layer.
 fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &Section) -> Result<(), Error> {
     layer.check_codecs()?;
     let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, .. } = layer.config;
@@ -86,7 +98,7 @@ fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &S
     layer.adopt(&mut section.decided(), section.pages.iter().copied().take(plan.pages), &follows)
 }
 
-/// The rows of the last page, if it is not full: keys and values, \[heads]\[tokens]\[width].
+/// Decodes the last page if it is not full: keys and values, \[heads]\[tokens]\[width].
 fn tail(layer: &SharedLayer, plan: &Plan, section: &Section) -> Result<(Vec<f32>, Vec<f32>), Error> {
     let (mut keys, mut values) = (Vec::new(), Vec::new());
     for ((layout, _), page) in plan.layouts().zip(&section.pages).skip(plan.pages) {

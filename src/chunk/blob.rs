@@ -1,4 +1,4 @@
-//! A chunk's bytes: sizes, header, and what may be trusted.
+//! The bytes of a chunk: sizes, header, and checks of untrusted bytes.
 
 use super::*;
 use crate::cache::layout::Layout;
@@ -8,27 +8,27 @@ use crate::cache::{MAX_POSITION, position};
 const CHUNK: &[u8; 8] = b"octachnk";
 const VERSION: usize = 1;
 
-/// Where a blob's own length stands.
+/// Offset of the field that holds the blob's own length.
 const LENGTH: usize = 44;
 
 /// Bytes of a checksum.
 const CRC: usize = 4;
 
-/// Pages of a layer of so many tokens.
+/// The pages of a layer with a number of tokens, and their sizes.
 pub(super) struct Plan {
     config: ChunkConfig,
     tokens: usize,
-    /// Pages that are full.
+    /// The number of full pages.
     pub(super) pages: usize,
     full: Layout,
-    /// The last page, if it is shorter.
+    /// The layout of the last page, if it is shorter.
     tail: Option<Layout>,
     /// Bytes of a layer's balances and prefix centres.
     decided: usize,
 }
 
 impl Plan {
-    /// Of a configuration that has been checked.
+    /// Creates the plan of a configuration that was checked.
     pub(super) fn new(config: &ChunkConfig, tokens: usize) -> Self {
         let layer = config.layer(0);
         let tail = tokens % config.page;
@@ -38,7 +38,7 @@ impl Plan {
         Self { config: *config, tokens, pages: tokens / config.page, full, tail, decided }
     }
 
-    /// Every page's layout, and its first token.
+    /// Returns the layout and the first token of every page.
     pub(super) fn layouts(&self) -> impl Iterator<Item = (&Layout, usize)> {
         let pages = core::iter::repeat_n(&self.full, self.pages).chain(&self.tail);
         pages.enumerate().map(|(index, layout)| (layout, index * self.config.page))
@@ -48,7 +48,7 @@ impl Plan {
         &self.full
     }
 
-    /// The least and the most bytes of a layer.
+    /// Returns the least and the largest number of bytes of a layer.
     pub(super) fn layer_bytes(&self) -> (usize, usize) {
         let of = |page: fn(&Layout) -> usize| {
             let pages = self.pages.saturating_mul(page(&self.full));
@@ -57,7 +57,7 @@ impl Plan {
         (of(least_page_bytes), of(|layout| layout.page_bytes))
     }
 
-    /// The most bytes of a blob.
+    /// Returns the largest number of bytes of a blob.
     pub(super) fn most(&self) -> usize {
         self.layer_bytes()
             .1
@@ -65,7 +65,7 @@ impl Plan {
             .saturating_add(self.header(Dtype::F32, 0).len())
     }
 
-    /// The header of a blob of so many bytes.
+    /// Returns the header of a blob with `length` bytes.
     pub(super) fn header(&self, dtype: Dtype, length: usize) -> Vec<u8> {
         let (config, mut header) = (&self.config, Vec::new());
         let mut write = |bytes: &[u8]| header.extend_from_slice(bytes);
@@ -86,7 +86,8 @@ impl Plan {
         header
     }
 
-    /// The layers of a blob whose header says this, everything checked but what blocks hold.
+    /// Splits a blob with this header into layers. It checks everything except the contents of
+    /// blocks.
     pub(super) fn sections<'a>(&self, blob: &'a [u8], info: &ChunkInfo) -> Result<Vec<Section<'a>>, Error> {
         if blob.len() != info.bytes {
             return damaged(info.bytes.min(blob.len()), "bytes behind the end, or too few");
@@ -120,34 +121,34 @@ impl Plan {
     }
 }
 
-/// A layer of a blob.
+/// A layer in a blob.
 pub(super) struct Section<'a> {
-    /// Where it begins.
+    /// Offset at which it begins.
     pub(super) start: usize,
     decided: &'a [u8],
     pub(super) pages: Vec<&'a [u8]>,
 }
 
 impl<'a> Section<'a> {
-    /// Balances and prefix centres of all heads.
+    /// Returns a reader of the balances and prefix centres of all heads.
     pub(super) fn decided(&self) -> Reader<'a> {
         Reader::new(self.decided)
     }
 
-    /// A head's balance and prefix centre.
+    /// Returns the balance and the prefix centre of a head.
     pub(super) fn of_head(&self, layout: &Layout, head: usize) -> (&'a [u8], &'a [u8]) {
         let (balance, prefix) = (layout.balance(0).len(), layout.prefix(0).len());
         self.decided[head * (balance + prefix)..][..balance + prefix].split_at(balance)
     }
 }
 
-/// Bytes of a page that has no outliers.
+/// Returns the bytes of a page without outliers.
 fn least_page_bytes(layout: &Layout) -> usize {
     let spare = [layout.keys, layout.values].map(|side| side.rows - side.least());
     layout.page_bytes - layout.heads * (spare[0] + spare[1])
 }
 
-/// Describes a blob: what its header says.
+/// Describes a blob, from its header.
 ///
 /// ```
 /// use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, Dtype};
@@ -163,32 +164,35 @@ fn least_page_bytes(layout: &Layout) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkInfo {
-    /// What it is of; a [`ChunkCodec`] of this decodes it.
+    /// The configuration. A [`ChunkCodec`] with it decodes the blob.
     pub config: ChunkConfig,
-    /// Tokens, one at least.
+    /// The number of tokens, at least one.
     pub tokens: usize,
-    /// The type of the values that it was encoded from.
+    /// The type of the values that were encoded.
     pub dtype: Dtype,
-    /// Bytes of the blob.
+    /// The number of bytes in the blob.
     pub bytes: usize,
     header: usize,
 }
 
 impl ChunkInfo {
-    /// Reads a header, which may be anything, and checks that the blob can have the length that follows from it; bytes may follow
-    /// behind the blob's own. Nothing is allocated. The rest is checked where it is used.
+    /// Reads a header, and checks that the blob's length agrees with it. Any bytes are allowed, and
+    /// more bytes may follow the blob.
+    ///
+    /// Nothing is allocated. The rest of the blob is checked when it is used.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for bytes that are no chunk, of another version, damaged or cut off, and for a blob whose
-    /// [`ChunkCodec`] would dwarf it: more than 16 MiB and 256 times its bytes. A codec made before decodes such a blob.
-    /// [`Error::Unsupported`] and [`Error::Width`] for an impossible configuration.
+    /// * [`Error::Snapshot`] for bytes that are no chunk, of another version, damaged or cut off.
+    ///   Also for a blob whose [`ChunkCodec`] would take more than 16 MiB and more than 256 times
+    ///   the blob's bytes; a codec that exists already can decode such a blob.
+    /// * [`Error::Unsupported`] and [`Error::Width`] for an impossible configuration.
     pub fn read(blob: &[u8]) -> Result<Self, Error> {
         let info = Self::parse(blob)?;
         check_memory(info.config.codec_bytes(), 0, info.bytes, LENGTH)?;
         Ok(info)
     }
 
-    /// The same where the codecs are there already, whatever they take.
+    /// Reads a header without the limit on the codec's memory: the codec exists already.
     pub(super) fn parse(blob: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader::new(blob);
         if reader.array()? != *CHUNK {

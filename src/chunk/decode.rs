@@ -1,4 +1,4 @@
-//! Tensors from chunks.
+//! Decodes chunks into tensors.
 
 use super::blob::Section;
 use super::*;
@@ -8,7 +8,7 @@ use crate::rows::FloatsMut;
 use half::{bf16, f16};
 use octaplex_arch::Float;
 
-/// A type that rows are written in.
+/// A type of tensor values.
 trait Value: Send + Sized {
     fn write(backend: Kernels, x: &[f32], out: &mut [Self]);
 }
@@ -19,7 +19,7 @@ impl Value for f32 {
     }
 }
 
-/// Rows in two bytes a value.
+/// Writes rows as values of two bytes.
 fn write_halves<T>(backend: Kernels, format: Float, x: &[f32], out: &mut [T], from: fn([u8; 2]) -> T) {
     let mut bytes = [0; 256];
     for (x, out) in x.chunks(128).zip(out.chunks_mut(128)) {
@@ -41,26 +41,31 @@ impl Value for bf16 {
     }
 }
 
-/// A layer of a tensor: its keys and its values, or both in the first.
+/// A layer of a tensor: its keys and its values, or both in the first slice if they are fused.
 struct Target<'a, T>([&'a mut [T]; 2]);
 
-/// The largest that a cache holds: f16's.
+/// The largest finite f16, which is the largest magnitude a cache holds.
 const LARGEST: f32 = 65504.0;
 
-/// What decodes is not beyond what was encoded.
+/// Clamps decoded rows to the range of f16: rounding in a codec may exceed the largest input.
 pub(super) fn clamp(rows: &mut [f32]) {
     rows.iter_mut().for_each(|x| *x = x.clamp(-LARGEST, LARGEST));
 }
 
 impl ChunkCodec {
-    /// Decodes a blob into a tensor of [`values`](ChunkInfo::values) values, in the configuration's layout, whose type need not be
-    /// the one that was encoded. Any bytes are allowed; numbers are finite and within f16's range. O(values), and for each layer
+    /// Decodes a blob into a tensor of [`values`](ChunkInfo::values) values, in the configuration's
+    /// layout.
+    ///
+    /// The tensor's type may differ from the one that was encoded. Any bytes are allowed, and
+    /// results are finite and within the range of f16. It takes O(values), and for each layer
     /// memory for a page of a head.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for bytes that are no chunk of this configuration, are damaged or cut off; [`Error::Length`]: the tensor
-    /// is then as it was. [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which takes intent,
-    /// counted within a page of a head: a part of the tensor is then written.
+    /// * [`Error::Snapshot`] for bytes that are no chunk of this configuration, damaged or cut off,
+    ///   and [`Error::Length`]. The tensor is then as it was.
+    /// * [`Error::Corrupt`] for blocks that no codec wrote although all checksums are right, which
+    ///   takes intent. The block is counted within a page of a head. Part of the tensor may be
+    ///   written.
     pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<FloatsMut<'a>>) -> Result<(), Error> {
         let info = ChunkInfo::parse(blob)?;
         if info.config != self.config {

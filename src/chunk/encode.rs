@@ -1,4 +1,4 @@
-//! Chunks from tensors.
+//! Encodes tensors as chunks.
 
 use super::*;
 use crate::cache::encode::{Encoder, page_error};
@@ -7,7 +7,7 @@ use crate::page::{Spread, store_mean};
 use crate::rows::Floats;
 use octaplex_arch::Float;
 
-/// A layer's tensor, and what is decided from it.
+/// A layer of the tensor that is being encoded.
 struct Layer<'a> {
     codec: &'a ChunkCodec,
     tensor: Floats<'a>,
@@ -16,12 +16,14 @@ struct Layer<'a> {
 }
 
 impl ChunkCodec {
-    /// Encodes a tensor of any number of tokens, in the configuration's layout. Values pass through f16, as in a cache. O(values),
-    /// and for each layer memory for a page of a head.
+    /// Encodes a tensor of any number of tokens, in the configuration's layout.
+    ///
+    /// Values pass through f16, as in a cache. It takes O(values), and for each layer memory for a
+    /// page of a head.
     ///
     /// # Errors
-    /// [`Error::Length`] for a tensor that is not of whole tokens, or has none; [`Error::Row`] for values that f16 cannot hold;
-    /// [`Error::Page`] for rows that the codec cannot.
+    /// [`Error::Length`] for a tensor that is empty or not of whole tokens; [`Error::Row`] for
+    /// values that f16 cannot hold; [`Error::Page`] for rows that the codec cannot hold.
     pub fn encode<'a>(&self, tensor: impl Into<Floats<'a>>) -> Result<Vec<u8>, Error> {
         let tensor = tensor.into();
         let mut blob = vec![0; self.max_bytes(self.tokens(tensor)?)];
@@ -30,11 +32,13 @@ impl ChunkCodec {
         Ok(blob)
     }
 
-    /// The same into the front of `blob`, [`max_bytes`](Self::max_bytes) bytes or more. Returns how many the blob has; after an
-    /// error they may be anything.
+    /// Encodes a tensor into the front of `blob`, and returns the number of bytes used.
+    ///
+    /// `blob` needs at least [`max_bytes`](Self::max_bytes) bytes. After an error it may hold
+    /// anything.
     ///
     /// # Errors
-    /// As there; [`Error::Length`].
+    /// As [`encode`](Self::encode), and [`Error::Length`] for a `blob` that is too short.
     pub fn encode_into<'a>(&self, tensor: impl Into<Floats<'a>>, blob: &mut [u8]) -> Result<usize, Error> {
         let (tensor, config) = (tensor.into(), &self.config);
         let tokens = self.tokens(tensor)?;
@@ -69,7 +73,7 @@ impl ChunkCodec {
         Ok(header + end)
     }
 
-    /// Tokens of a tensor.
+    /// Returns the number of tokens of a tensor.
     fn tokens(&self, tensor: Floats) -> Result<usize, Error> {
         let ChunkConfig { layers, kv_heads, head_dim, .. } = self.config;
         let (token, actual) = (2 * layers * kv_heads * head_dim, tensor.len());
@@ -82,7 +86,7 @@ impl ChunkCodec {
 }
 
 impl Layer<'_> {
-    /// Balances and prefix centres, pages, checksum.
+    /// Encodes a layer: balances and prefix centres, pages, checksum. Returns the number of bytes.
     fn encode(&self, plan: &Plan, slot: &mut [u8]) -> Result<usize, Error> {
         let (ChunkConfig { kv_heads: heads, head_dim: dim, .. }, backend) =
             (self.codec.config, self.codec.backend);
@@ -102,7 +106,7 @@ impl Layer<'_> {
             let layer = self.codec.config.first_layer + self.index as u32;
             let codecs = self.codec.codecs(self.index);
             let encoder = Encoder { layer, layout, backend, codecs, gather: &gather, start };
-            // One head at a time: layers are what threads share.
+            // One head at a time: threads share layers, not heads.
             encoder.encode(&mut slot[end..], balances, prefixes, &mut rows[..layout.encode_scratch()])?;
             end += layout.page_length(&slot[end..]);
         }
@@ -111,7 +115,7 @@ impl Layer<'_> {
         Ok(end + 4)
     }
 
-    /// Decides a head's balance and prefix centre from all its keys, and stores them.
+    /// Decides the balance and the prefix centre of a head from all of its keys, and stores them.
     fn decide(
         &self,
         plan: &Plan,
@@ -158,14 +162,14 @@ impl Layer<'_> {
         Ok(end)
     }
 
-    /// Rows of a head from token `start` on.
+    /// Reads rows of a head from token `start` on.
     fn gather(&self, role: Role, head: usize, start: usize, rows: &mut [f32]) {
         let config = &self.codec.config;
         let from = config.place(self.tokens, role, self.index, head, start);
         self.tensor.read(self.codec.backend, from, (config.row(), config.head_dim), rows);
     }
 
-    /// Finds values that f16 cannot hold.
+    /// Returns an error for the first value that f16 cannot hold.
     fn check_values(&self) -> Result<(), Error> {
         let (config, dim) = (&self.codec.config, self.codec.config.head_dim);
         let planes: &[Role] = match config.layout {

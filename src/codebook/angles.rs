@@ -1,27 +1,40 @@
 //! Codebooks of angles, for trees of polar coordinates.
 //!
-//! Over a uniform unit vector, the angle on level 1 (between two coordinates) is uniform on [0, 2π): equal sectors,
-//! centroids in their middles. On level l ≥ 2 (between two radii) it has the density sin^(2^(l-1)-1)(2ψ) on [0, π/2]:
-//! Lloyd-Max. Only cosines are tabulated. Centroids lie symmetrically, so the sines are the same numbers in another
-//! order, and the tangent of the threshold between two directions is that of their sum.
+//! ```text
+//! coordinates   x₀  x₁   x₂  x₃         level 1: the angle of (x₀, x₁), and its radius r
+//!                ╲  ╱     ╲  ╱          level 2: the angle of the two radii below
+//! radii           r₀       r₁           …
+//!                   ╲     ╱             the root keeps the norm
+//!                     norm
+//! ```
 //!
-//! The tables are written by the test `tests/angles.rs`, which also proves that they are up to date.
+//! Over a uniform unit vector, angles of level 1 are uniform on [0, 2π). Their codebook is equal
+//! sectors, with centroids in the middle. On level l ≥ 2 an angle ψ lies between two radii, and has
+//! the density sin^(2^(l-1)-1)(2ψ) on [0, π/2]. Its codebook is Lloyd-Max.
+//!
+//! Only cosines are tabulated. Centroids lie symmetrically, so their sines are the same numbers in
+//! another order. The threshold between two directions has the tangent of their sum.
+//!
+//! The test `tests/angles.rs` writes the tables, and proves that they are current.
 
 mod tables;
 
 use octaplex_arch::Angles;
 use tables::COSINES;
 
-/// Levels that have codebooks.
+/// The number of levels that have codebooks.
 pub(crate) const LEVELS: usize = COSINES.len();
 
+/// An entry for each centroid of each codebook of a level: 2 for 1 bit, 4 for 2 bits … 256 for 8
+/// bits.
 type Table<T> = [[T; 510]; LEVELS];
 
-/// Where the codebook of `bits` bits starts in its level's row.
+/// Returns where the codebook of `bits` bits begins in the row of its level.
 const fn start(bits: usize) -> usize {
     (1 << bits) - 2
 }
 
+/// Cosine and sine of each centroid, computed by the compiler.
 static DIRECTIONS: Table<[f32; 2]> = {
     let mut directions = [[[0.0; 2]; 510]; LEVELS];
     let mut level = 0;
@@ -31,7 +44,8 @@ static DIRECTIONS: Table<[f32; 2]> = {
             let codes = 1 << bits;
             let mut k = 0;
             while k < codes {
-                // sin ψ = cos(π/2 - ψ); on the circle, a quarter of a turn back. Two sectors have no such centroid.
+                // sin ψ = cos(π/2 - ψ). On the full circle that is a quarter of the sectors back.
+                // Two sectors have no such centroid.
                 let sin = match (level, bits) {
                     (0, 1) => 1.0 - 2.0 * k as f32,
                     (0, _) => COSINES[0][start(bits) + (k + codes - codes / 4) % codes],
@@ -47,6 +61,7 @@ static DIRECTIONS: Table<[f32; 2]> = {
     directions
 };
 
+/// The tangent of the threshold behind each centroid.
 static TANGENTS: Table<f32> = {
     let mut tangents = [[0.0; 510]; LEVELS];
     let mut level = 0;
@@ -62,7 +77,7 @@ static TANGENTS: Table<f32> = {
     tangents
 };
 
-/// The codebook of `bits` bits (1 to 8) on a level (from 1).
+/// Returns the codebook of `bits` bits (1 to 8) on a level (from 1).
 pub(crate) fn angles(level: usize, bits: u8) -> Angles<'static> {
     let (start, codes) = (start(bits.into()), 1 << bits);
     let thresholds = if level == 1 { (codes / 4).max(1) } else { codes } - 1;

@@ -1,38 +1,59 @@
-//! Codebooks for triplets of coordinates of a random unit vector: a direction on the sphere and a radius.
+//! Codebooks for triplets of coordinates of a random unit vector: a direction on the sphere and a
+//! radius.
 //!
-//! The direction of a triplet (x, y, z) is uniform on the sphere. The octahedral map takes it to the square: (x, y)
-//! over |x|+|y|+|z|, the lower half folded outwards. Either coordinate ξ of the square has, with a = |ξ|, the density
-//! `(1/π)/√(a² + (1-a)²) · ((1-a)/(1-2a+3a²) + a/(2-4a+3a²))`, whatever the width; the radius ρ has
-//! `f(r) ∝ r²·(1-r²)^((dim-5)/2)`. Centroids are integers, in units of 2⁻¹⁵ and 2⁻¹⁶: sums and midpoints of a few of
+//! The direction of a triplet (x, y, z) is uniform on the sphere. The octahedral map takes it to a
+//! square: (x, y) over |x|+|y|+|z|, with the lower hemisphere folded outwards.
+//!
+//! ```text
+//! ┌───────────┐
+//! │z<0 ╱ ╲ z<0│    inner diamond, z ≥ 0: (ξ, η) = (x, y)
+//! │  ╱     ╲  │    corners, z < 0: (ξ, η) = (1 - |y|, 1 - |x|) with the signs of x and y
+//! │╱  z ≥ 0  ╲│
+//! │╲         ╱│
+//! │  ╲     ╱  │
+//! │z<0 ╲ ╱ z<0│
+//! └───────────┘
+//! ```
+//!
+//! Each coordinate ξ of the square has the density `(1/π)/√(a² + (1-a)²) · ((1-a)/(1-2a+3a²) +
+//! a/(2-4a+3a²))` with a = |ξ|, for every width. The radius ρ has `f(r) ∝ r²·(1-r²)^((dim-5)/2)`.
+//! Centroids are integers, in units of 2⁻¹⁵ for ξ and 2⁻¹⁶ for ρ, so sums and midpoints of a few of
 //! them are exact in `f32`.
 //!
-//! What follows from the centroids of ξ (lengths and directions) is worked out by the compiler.
+//! The compiler computes lengths and directions from the centroids of ξ.
 
 use super::WIDTHS;
 use super::octahedral_tables::{COORDINATES, RADII};
 
-/// The positive centroids of ξ, ascending, in units of 2⁻¹⁵; the negative ones mirror them. `None` unless `bits` is 1
-/// to 7.
+/// Returns the positive centroids of ξ in ascending order, in units of 2⁻¹⁵. The negative ones
+/// mirror them.
+///
+/// `None` unless `bits` is 1 to 7.
 #[must_use]
 pub const fn octahedral_coordinates(bits: u8) -> Option<&'static [i16]> {
     if bits >= 1 && bits <= 7 { Some(COORDINATES[bits as usize - 1]) } else { None }
 }
 
-/// The centroids of the radius of a triplet in `dim` dimensions, ascending, in units of 2⁻¹⁶. `None` unless `dim` is
-/// one of [`WIDTHS`] and `bits` 0 to 6; no bits leave the mean.
+/// Returns the centroids of a triplet's radius in `dim` dimensions in ascending order, in units of
+/// 2⁻¹⁶.
+///
+/// `None` unless `dim` is one of [`WIDTHS`] and `bits` 0 to 6. With 0 bits there is one centroid,
+/// the mean.
 #[must_use]
 pub fn triplet_radii(dim: usize, bits: u8) -> Option<&'static [u16]> {
     let row = WIDTHS.iter().position(|&width| width == dim)?;
     RADII[row].get(usize::from(bits)).copied()
 }
 
-/// The unfolded point of a point of the square's quadrant, and the reciprocal of its length.
+/// Unfolds a point of the square's positive quadrant. Returns (x, y, |z|) and the reciprocal of its
+/// length.
 const fn unfold(xi: i16, eta: i16) -> ([f64; 3], f64) {
     let (a, b) = (xi as f64 / 32768.0, eta as f64 / 32768.0);
     let z = (1.0 - a) - b;
     let (x, y) = if z < 0.0 { (1.0 - b, 1.0 - a) } else { (a, b) };
     let energy = x * x + y * y + z * z;
-    // 1/√energy by Newton's method; the energy lies between 1/3 and 1.
+    // 1/√energy by Newton's method, since constants cannot call `sqrt`. The energy lies between 1/3
+    // and 1.
     let mut length = 1.3;
     let mut step = 0;
     while step < 6 {
@@ -42,7 +63,7 @@ const fn unfold(xi: i16, eta: i16) -> ([f64; 3], f64) {
     ([x, y, z], length)
 }
 
-/// 1/‖(x, y, z)‖ for every pair of positive centroids, η's rank major.
+/// Computes 1/‖(x, y, z)‖ for every pair of positive centroids. The rank of η is the major index.
 const fn lengths<const N: usize>(bits: u8) -> [f32; N] {
     let mut table = [0.0; N];
     let centroids = COORDINATES[bits as usize - 1];
@@ -55,7 +76,8 @@ const fn lengths<const N: usize>(bits: u8) -> [f32; N] {
     table
 }
 
-/// 127 times the direction of every code, η's code major, to nearest; the fourth byte is zero.
+/// Computes 127 times the direction of every code, rounded. The code of η is the major index, and
+/// the fourth byte is zero.
 const fn directions<const N: usize>(bits: u8) -> [[i8; 4]; N] {
     let mut table = [[0; 4]; N];
     let centroids = COORDINATES[bits as usize - 1];
@@ -80,7 +102,11 @@ const fn directions<const N: usize>(bits: u8) -> [[i8; 4]; N] {
     table
 }
 
-/// One component of the same, plus 128, in the order of [`octaplex_arch::TripletLayout::planes`].
+/// Extracts one component of the directions, plus 128, in the order of
+/// [`octaplex_arch::TripletLayout::planes`].
+///
+/// With 5 bits only the quadrant ξ, η > 0 is stored, with 4 bits only the half η > 0: kernels
+/// restore the signs. Smaller tables repeat until they fill 128 entries.
 const fn plane<const N: usize>(directions: &[[i8; 4]], component: usize) -> [u8; N] {
     let mut table = [0; N];
     let codes = directions.len();
@@ -97,7 +123,7 @@ const fn plane<const N: usize>(directions: &[[i8; 4]], component: usize) -> [u8;
     table
 }
 
-/// What follows from the centroids of ξ, as [`octaplex_arch::TripletLayout`] wants it.
+/// The tables that follow from the centroids of ξ, in the form of [`octaplex_arch::TripletLayout`].
 #[derive(Debug)]
 pub(crate) struct Directions {
     pub(crate) lengths: &'static [f32],
@@ -105,6 +131,8 @@ pub(crate) struct Directions {
     pub(crate) planes: [&'static [u8]; 3],
 }
 
+/// Builds the tables for a number of bits. `exact` leaves out the integer directions, which 8 bits
+/// a component would not resolve.
 macro_rules! directions {
     ($bits:literal, $entries:literal) => {{
         static LENGTHS: [f32; 1 << (2 * $bits - 2)] = lengths($bits);
@@ -130,7 +158,7 @@ static BY_BITS: [Directions; 7] = [
     directions!(7, exact),
 ];
 
-/// Lengths and directions for `bits` from 1 to 7.
+/// Returns the tables for `bits` from 1 to 7.
 pub(crate) fn directions_of(bits: u8) -> Option<&'static Directions> {
     BY_BITS.get(usize::from(bits).wrapping_sub(1))
 }

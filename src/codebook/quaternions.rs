@@ -5,7 +5,7 @@ mod tables;
 
 use octaplex_arch::quaternion::{INDEX_CELLS, QuaternionIndex, QuaternionSet};
 
-/// A set as kernels read it.
+/// A set of quaternions in the two forms that kernels read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     pub(crate) members: &'static [[f32; 4]],
@@ -13,8 +13,10 @@ pub(crate) struct Table {
     pub(crate) ints: &'static [[i8; 4]],
 }
 
-/// An index of 4,096 cells, four bytes each, and their lists: what `src/codec/hqmq/set/index.rs` builds for the set. The file is
-/// split where it is compiled, so that a program holds its bytes once.
+/// Embeds a search index: 4,096 cells of four bytes each, then their lists.
+///
+/// `src/codec/hqmq/set/index.rs` builds the file for a set. The compiler splits it, so that a
+/// program holds its bytes once.
 macro_rules! index {
     ($members:literal, $file:literal) => {{
         const FILE: &[u8] = include_bytes!($file);
@@ -31,6 +33,7 @@ static INDEXES: [QuaternionIndex<'static>; 4] = [
     index!(192, "quaternions/index_192.bin"),
 ];
 
+/// Reads the cells at the front of an index file.
 const fn cells(file: &[u8]) -> [u32; INDEX_CELLS] {
     let mut cells = [0; INDEX_CELLS];
     let mut i = 0;
@@ -41,13 +44,14 @@ const fn cells(file: &[u8]) -> [u32; INDEX_CELLS] {
     cells
 }
 
+/// Reads the lists behind the cells of an index file.
 const fn lists<const N: usize>(file: &[u8]) -> [u8; N] {
     let mut lists = [0; N];
     lists.copy_from_slice(file.split_at(4 * INDEX_CELLS).1);
     lists
 }
 
-/// The optimised set of that many members: 24, 48, 96 or 192.
+/// Returns the optimised set with `count` members: 24, 48, 96 or 192.
 pub(crate) fn optimised(count: usize) -> Option<QuaternionSet<'static>> {
     let sets = tables::TABLES.iter().zip(&INDEXES);
     let (Table { members, ints }, index) = sets.into_iter().find(|(set, _)| set.members.len() == count)?;

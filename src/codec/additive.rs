@@ -1,11 +1,17 @@
-//! Chunks of four values as a radius and the sum of two random unit quaternions: the HQMQ paper's ablation (appendix Q),
-//! "additive VQ with random fixed codebooks". A baseline, slow and bad, so that the paper's claim can be checked.
+//! The additive codec: each chunk of four values is a radius and the sum of two random unit
+//! quaternions.
 //!
-//! The paper defines it as c ≈ c₁\[i] + c₂\[j] and no further. Here both books hold k unit quaternions of the stream that
-//! HQMQ's sets come from (sub-blocks 1 and 2), and (i, j) is the pair whose sum is nearest to the chunk's direction u:
-//! the largest <u-a, b> + <u, a>, the lowest code i·k + j on ties. Radii are HQMQ's.
+//! This is the ablation of the HQMQ paper (appendix Q), "additive VQ with random fixed codebooks".
+//! It is a baseline to check the paper's claim with. It is slow, and worse than HQMQ.
 //!
-//! A block: f16 scale, ⌈log2 k²⌉ bits a code, then the radius codes.
+//! The paper defines it as c ≈ c₁\[i] + c₂\[j] and no further. Here both books hold k unit
+//! quaternions, from the stream of HQMQ's sets (sub-blocks 1 and 2). The pair (i, j) is the one
+//! whose sum is nearest to the chunk's direction u. That is the largest <u-a, b> + <u, a>, and the
+//! lowest code i·k + j among equals. Radii are those of HQMQ.
+//!
+//! ```text
+//! block   f16 scale │ direction codes, ⌈log2 k²⌉ bits each │ radius codes, r bits each
+//! ```
 
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
@@ -22,8 +28,10 @@ use crate::{Backend, Error};
 use alloc::boxed::Box;
 use octaplex_arch::MAX_DIM;
 
-/// `additive:k=16,r=4,seed=0`
-/// A block of D values holds a radius code and two entries of `k` for each chunk of four: 2.63 to 6.63 bits a value at D = 128.
+/// Parameters of [`Additive`]: `additive:k=16,r=4,seed=0`.
+///
+/// A block holds a radius code and one entry of each book for every chunk of four values. That is
+/// 2.63 to 6.63 bits a value at D = 128.
 ///
 /// ```
 /// use octaplex::codecs::AdditiveSpec;
@@ -51,7 +59,8 @@ impl Default for AdditiveSpec {
 }
 
 impl AdditiveSpec {
-    /// Books of `entries` entries, 16 to 1024, and radius codes of `radius_bits` bits, 2 to 6.
+    /// Creates parameters with books of `entries` entries, 16 to 1024, and radius codes of
+    /// `radius_bits` bits, 2 to 6.
     #[must_use]
     pub const fn new(entries: u16, radius_bits: u8) -> Self {
         Self { entries, radius_bits, seed: 0 }
@@ -61,7 +70,8 @@ impl AdditiveSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for parameters that no codec is built from.
+    /// Returns the bytes of a block of `dim` values. 0 for parameters of which no codec can be
+    /// built.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         if !self.is_valid() || dim == 0 || dim > MAX_DIM {
@@ -70,21 +80,24 @@ impl AdditiveSpec {
         self.radii_at(dim) + (dim.div_ceil(4) * self.radius_bits as usize).div_ceil(8)
     }
 
-    /// Bytes of both books on the heap.
+    /// Returns the bytes of both books on the heap.
     #[cfg(feature = "alloc")]
     pub(crate) const fn book_bytes(&self) -> usize {
         2 * self.entries as usize * size_of::<[f32; 4]>()
     }
 
+    /// Returns whether all numbers are in range.
     const fn is_valid(&self) -> bool {
         self.entries >= 16 && self.entries <= 1024 && self.radius_bits >= 2 && self.radius_bits <= 6
     }
 
+    /// Returns the bits of a code for a pair of entries.
     const fn code_bits(&self) -> u32 {
         let codes = self.entries as u32 * self.entries as u32;
         u32::BITS - (codes - 1).leading_zeros()
     }
 
+    /// Returns the offset of the radius codes in a block.
     const fn radii_at(&self, dim: usize) -> usize {
         2 + (dim.div_ceil(4) * self.code_bits() as usize).div_ceil(8)
     }
@@ -133,11 +146,14 @@ type Books = Box<[[f32; 4]]>;
 #[cfg(not(feature = "alloc"))]
 type Books = [[f32; 4]; 128];
 
-/// Sums of two random directions, for vectors of `D` values, divisible by four and at most 576; keys: [`AdditiveSpec`].
-/// O(D·k²) a vector to encode: 50 ms at k = 1024. State: 32·k bytes; without `alloc`, k is at most 64.
+/// Sums of two random directions, for vectors of `D` values. `D` must be divisible by four and at
+/// most 576. [`AdditiveSpec`] has the parameters.
 ///
-/// The HQMQ paper's ablation (appendix Q), which says no more than c ≈ c₁\[i] + c₂\[j]: what else there is to it is
-/// this library's reading, in `docs/hqmq.md`.
+/// Encoding a vector takes O(D·k²), or 50 ms at k = 1024. The state takes 32·k bytes. Without
+/// `alloc`, k is at most 64.
+///
+/// The method is the HQMQ paper's ablation (appendix Q), which says no more than c ≈ c₁\[i] +
+/// c₂\[j]. `docs/hqmq.md` describes what this library adds.
 ///
 /// ```
 /// use octaplex::codecs::{Additive, AdditiveSpec, Stream};
@@ -160,11 +176,11 @@ pub struct Core {
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for numbers outside their range, [`Error::Width`] unless `dim` is divisible by four and at most
-    /// 576, [`Error::Unsupported`] for more than 64 entries without `alloc`.
+    /// [`Error::Value`] for numbers out of range; [`Error::Width`] unless `dim` is divisible by
+    /// four and at most 576; [`Error::Unsupported`] for more than 64 entries without `alloc`.
     pub(crate) fn build(
         spec: AdditiveSpec,
         dim: usize,
@@ -195,13 +211,13 @@ impl Core {
         Ok(Self { spec, dim, backend: backend.kernels(), books })
     }
 
-    /// The first and the second book.
+    /// Returns the first and the second book.
     fn books(&self) -> (&[[f32; 4]], &[[f32; 4]]) {
         let entries = usize::from(self.spec.entries);
         (&self.books[..entries], &self.books[entries..2 * entries])
     }
 
-    /// The code of the sum nearest to a direction.
+    /// Returns the code of the pair whose sum is nearest to a direction.
     fn nearest(&self, u: [f32; 4]) -> u32 {
         let (first, second) = self.books();
         let (mut best, mut code) = (f32::NEG_INFINITY, 0);
@@ -222,7 +238,7 @@ impl Core {
         QueryFormat::new(self.dim, Body::Float)
     }
 
-    /// A block whose scale is finite.
+    /// Decodes a block whose scale is finite.
     fn decode_block(&self, block: &[u8], x: &mut [f32]) {
         let (first, second) = self.books();
         let limit = (1u32 << self.spec.radius_bits) - 1;
@@ -232,7 +248,7 @@ impl Core {
             let at = c * usize::from(self.spec.radius_bits);
             let radius =
                 bits(&block[self.spec.radii_at(self.dim)..], at, self.spec.radius_bits.into()) as f32 * unit;
-            // Codes that no encoder writes are the last one.
+            // No encoder writes codes beyond the last pair. They decode as the last pair.
             let code = (code as usize).min(first.len() * second.len() - 1);
             let (a, b) = (first[code / second.len()], second[code % second.len()]);
             *x = core::array::from_fn(|i| radius * (a[i] + b[i]));
@@ -244,7 +260,7 @@ fn inner(a: [f32; 4], b: [f32; 4]) -> f32 {
     (a[0] * b[0] + a[1] * b[1]) + (a[2] * b[2] + a[3] * b[3])
 }
 
-/// `width` bits from bit `at` of a little-endian stream on.
+/// Reads `width` bits at bit `at` of a little-endian bit stream.
 fn bits(plane: &[u8], at: usize, width: u32) -> u32 {
     let mut word = [0; 4];
     for (to, from) in word.iter_mut().zip(&plane[at / 8..]) {
@@ -253,7 +269,7 @@ fn bits(plane: &[u8], at: usize, width: u32) -> u32 {
     (u32::from_le_bytes(word) >> (at % 8)) & ((1 << width) - 1)
 }
 
-/// Sets the bits that [`bits`] reads, which are zero.
+/// Writes bits where [`bits`] reads them. They must be zero before.
 fn put_bits(plane: &mut [u8], at: usize, value: u32) {
     for (to, from) in plane[at / 8..].iter_mut().zip((value << (at % 8)).to_le_bytes()) {
         *to |= from;

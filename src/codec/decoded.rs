@@ -1,5 +1,7 @@
-//! Products on blocks that have no kernel of their own: each row is decoded into plain f32 once, for all queries and
-//! outputs of the call. For formats that are here to be compared with and exchanged, not to be fast.
+//! Products on blocks of codecs that have no kernels: each row is decoded into f32 once, for all
+//! queries and outputs of a call.
+//!
+//! Such formats serve for comparison and exchange. They are not meant to be fast.
 
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
@@ -7,19 +9,20 @@ use super::{Codec, check_accumulate, check_score};
 use crate::Error;
 use crate::backend::Kernels;
 
-/// A codec whose rows are decoded to be read.
+/// A codec whose products decode rows.
 pub(super) trait Decoded: Codec {
     fn backend(&self) -> Kernels;
 
-    /// Queries up to which products spend most of their time among plain code.
+    /// The number of queries up to which most of the time goes into plain code, not kernels. The
+    /// backend is chosen accordingly.
     fn few(&self) -> usize {
         1
     }
 
-    /// `Ok` if every block can be decoded.
+    /// Checks that every block can be decoded.
     fn check(&self, blocks: &[u8]) -> Result<(), Error>;
 
-    /// Writes the values of a sound block, in the basis of prepared queries.
+    /// Decodes a checked block, in the basis of prepared queries.
     fn decode_row(&self, block: &[u8], x: &mut [f32]);
 
     fn format(&self) -> QueryFormat {
@@ -27,7 +30,7 @@ pub(super) trait Decoded: Codec {
     }
 }
 
-/// [`Codec::score`].
+/// Implements [`Codec::score`].
 pub(super) fn score(
     codec: &impl Decoded,
     queries: &[&[f32]],
@@ -51,7 +54,8 @@ pub(super) fn score(
     })
 }
 
-/// [`Codec::accumulate`], blocks in ascending order; a multiplication and an addition a value, not fused.
+/// Implements [`Codec::accumulate`]: blocks in ascending order, with a multiplication and an
+/// addition a value, not fused.
 pub(super) fn accumulate(
     codec: &impl Decoded,
     weights: &[f32],

@@ -1,4 +1,6 @@
-//! Plain floats: `f16`, `bf16`, `f32`. No rotation, no scale; scores and outputs in f32 with the fixed order of sums.
+//! The codecs `f16`, `bf16` and `f32`: plain floats without rotation or scale.
+//!
+//! Scores and outputs are in f32, with sums in the fixed order of this library.
 
 use super::query::{Body, QueryFormat};
 use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values};
@@ -11,7 +13,7 @@ use crate::{Backend, Error};
 use core::marker::PhantomData;
 use octaplex_arch::Float;
 
-/// What distinguishes the three formats.
+/// A float format: which codec of this file it is.
 pub trait Format: Copy + Default + Send + Sync + core::fmt::Debug {
     /// The stored format.
     #[doc(hidden)]
@@ -25,7 +27,7 @@ macro_rules! format {
         pub struct $spec;
 
         impl $spec {
-            /// Bytes of a block of `dim` values.
+            /// Returns the bytes of a block of `dim` values.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
                 dim * Self::FLOAT.bytes()
@@ -58,8 +60,9 @@ format!(F16Spec, F16, 128, "f16", "IEEE binary16, values below 65520", "f16 valu
 format!(Bf16Spec, Bf16, 64, "bf16", "bfloat16, values that round to less than 2^58", "bf16 values");
 format!(F32Spec, F32, 64, "f32", "IEEE binary32, values below 2^58", "f32 values");
 
-/// Vectors of `D` floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`]. It has no state, and everything
-/// it does is O(D).
+/// Vectors of `D` floats in the format `F`: [`F16Spec`], [`Bf16Spec`] or [`F32Spec`].
+///
+/// The codec has no state, and all methods take O(D).
 pub type FloatRows<const D: usize, F> = Typed<Core<F>, D>;
 
 /// The codec at a width known at run time.
@@ -71,7 +74,7 @@ pub struct Core<F> {
 }
 
 impl<F: Format> Core<F> {
-    /// The codec; nothing is random here, so the stream changes nothing.
+    /// Builds the codec. Nothing is random, so the stream has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`].
@@ -82,7 +85,8 @@ impl<F: Format> Core<F> {
         Ok(Self { backend: backend.kernels(), dim, format: PhantomData })
     }
 
-    /// The magnitude from which values are refused: f16 rounds 65520 to infinity, bf16 this much to 2⁵⁸.
+    /// The magnitude from which on values are refused. f16 rounds 65520 to infinity, and bf16
+    /// rounds its limit to 2⁵⁸.
     const LIMIT: f32 = match F::FLOAT {
         Float::F16 => 65520.0,
         Float::Bf16 => MAX_VALUE * (1.0 - 1.0 / 512.0),
@@ -93,7 +97,7 @@ impl<F: Format> Core<F> {
         QueryFormat::new(self.dim, Body::Float)
     }
 
-    /// `Ok` if every stored value is finite (and below 2⁵⁸), by its exponent.
+    /// Checks by the exponents that every stored value is finite, and below 2⁵⁸.
     fn check(&self, blocks: &[u8]) -> Result<(), Error> {
         const LIMIT: u32 = MAX_VALUE.to_bits();
         let limit = match F::FLOAT {

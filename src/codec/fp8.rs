@@ -1,11 +1,21 @@
-//! `fp8`: a byte a value in the format E4M3 (OCP's 8-bit floats, "fn": no infinities, magnitudes up to 448), the
-//! 8-bit cache of GPU engines.
+//! The codec `fp8`: one byte a value in the format E4M3, as in the 8-bit cache of GPU engines.
 //!
-//! `scale=tensor` stores values as they are, as vLLM's `--kv-cache-dtype fp8` does without calibration (all scales 1).
-//! `scale=token` stores an f32 scale, largest magnitude/448, before each head's row, as its `fp8_per_token_head` does.
+//! E4M3 is OCP's 8-bit float "fn". It has no infinities, and magnitudes go up to 448.
 //!
-//! Rounded to nearest even; finite magnitudes above 448 become 448, as the instructions of GPUs do it. Deviations from
-//! vLLM: input that is not finite is refused; codes are x/scale, divided; a row of zeros has scale 0.
+//! ```text
+//! bit     7      6 … 3       2 … 0
+//!         sign │ exponent  │ mantissa       value = ±2^(exponent - 7)·(1 + mantissa/8)
+//!                                          exponent 0: ±2^-6·mantissa/8;  0x7f and 0xff: NaN
+//! ```
+//!
+//! * `scale=tensor` stores values as they are. vLLM's `--kv-cache-dtype fp8` does so without
+//!   calibration (all scales 1).
+//! * `scale=token` stores an f32 scale, largest magnitude/448, in front of each head's row. vLLM's
+//!   `fp8_per_token_head` does so.
+//!
+//! Values are rounded to nearest even. Finite magnitudes above 448 become 448, as GPU instructions
+//! do it. There are three deviations from vLLM. Input that is not finite is refused. Codes are
+//! x/scale with a true division. A row of zeros has scale 0.
 
 use super::decoded::{self, Decoded};
 use super::{Codec, MAX_VALUE, check_block, check_values};
@@ -19,7 +29,7 @@ use crate::{Backend, Error};
 /// The largest value.
 const LARGEST: f32 = 448.0;
 
-/// The values of all codes; those of 0x7f and 0xff, NaN, are never read.
+/// The values of all codes. The entries of 0x7f and 0xff (NaN) are never read.
 const VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut code = 0;
@@ -36,12 +46,13 @@ const VALUES: [f32; 256] = {
     values
 };
 
-/// The nearest value's code, ties to even; magnitudes above 448 are 448.
+/// Returns the code of the nearest value, ties to even. Magnitudes above 448 become 448.
 fn code(x: f32) -> u8 {
     let sign = (x.to_bits() >> 24) as u8 & 0x80;
     let magnitude = x.abs().min(LARGEST);
     let code = if magnitude < 1.0 / 64.0 {
-        // Multiples of 2⁻⁹: adding 2²³ leaves their number in the mantissa, rounded.
+        // Below 2⁻⁶ values are multiples of 2⁻⁹. Adding 2²³ rounds to an integer and leaves it in
+        // the mantissa.
         (magnitude * 512.0 + 8_388_608.0).to_bits()
     } else {
         let bits = magnitude.to_bits();
@@ -50,13 +61,13 @@ fn code(x: f32) -> u8 {
     sign | code as u8
 }
 
-/// What is scaled together.
+/// The values that share a scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fp8Scale {
-    /// Nothing: one scale, 1, for all.
+    /// No scale: values are stored as they are.
     #[default]
     Tensor,
-    /// Each token of each head has a scale of its own, in f32.
+    /// Each token of each head has its own scale, in f32.
     Token,
 }
 
@@ -64,7 +75,7 @@ impl Fp8Scale {
     const NAMES: [(&'static str, Self); 2] = [("tensor", Self::Tensor), ("token", Self::Token)];
 }
 
-/// `fp8:scale=tensor`
+/// Parameters of [`Fp8`]: `fp8:scale=tensor`. A value takes one byte.
 ///
 /// ```
 /// let spec: octaplex::CodecSpec = "fp8:scale=token".parse()?;
@@ -74,24 +85,24 @@ impl Fp8Scale {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Fp8Spec {
-    /// What is scaled together.
+    /// The values that share a scale.
     pub scale: Fp8Scale,
 }
 
 impl Fp8Spec {
-    /// One scale, 1, for all.
+    /// Creates the default parameters, without a scale.
     #[must_use]
     pub const fn new() -> Self {
         Self { scale: Fp8Scale::Tensor }
     }
 
-    /// The same with something else scaled together.
+    /// Returns these parameters with another choice of scales.
     #[must_use]
     pub const fn scale(self, scale: Fp8Scale) -> Self {
         Self { scale }
     }
 
-    /// Bytes of a block of `dim` values.
+    /// Returns the bytes of a block of `dim` values.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         self.scale_bytes() + dim
@@ -104,7 +115,7 @@ impl Fp8Spec {
         }
     }
 
-    /// Writes a row of finite values below 2⁵⁸.
+    /// Encodes a row of finite values below 2⁵⁸. `largest` is their largest magnitude.
     fn encode(self, largest: f32, x: &[f32], row: &mut [u8]) {
         let (head, codes) = row.split_at_mut(self.scale_bytes());
         let scale = match self.scale {
@@ -114,7 +125,7 @@ impl Fp8Spec {
         if self.scale == Fp8Scale::Token {
             head.copy_from_slice(&scale.to_le_bytes());
         }
-        // Zeros, and values so small that their scale is: 0/0 is none.
+        // The scale is 0 for zeros and for values so small that it underflows: avoid 0/0.
         let divisor = if scale > 0.0 { scale } else { 1.0 };
         codes.iter_mut().zip(x).for_each(|(byte, x)| *byte = code(x / divisor));
     }
@@ -125,12 +136,12 @@ impl Fp8Spec {
         x.iter_mut().zip(codes).for_each(|(x, code)| *x = VALUES[usize::from(*code)] * scale);
     }
 
-    /// `Ok` if no value is NaN and every scale keeps values below 2⁵⁸.
+    /// Checks that no value is NaN, and that every scale keeps values below 2⁵⁸.
     fn check(self, rows: &[u8], dim: usize) -> Result<(), Error> {
         let is_sound = |row: &[u8]| {
             let (head, codes) = row.split_at(self.scale_bytes());
             let scale = head.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            // Without the sign, the larger float has the larger bits, and NaN larger ones still.
+            // Without the sign, the bits of floats are ordered as their values, and NaN comes last.
             scale & 0x7fff_ffff <= (MAX_VALUE / LARGEST).to_bits()
                 && codes.iter().fold(true, |sound, code| sound & (code & 0x7f != 0x7f))
         };
@@ -164,8 +175,10 @@ impl Spec for Fp8Spec {
     }
 }
 
-/// Vectors of `D` 8-bit floats. Scores and outputs are computed on decoded rows, some ten times slower than those of the
-/// codecs that have kernels.
+/// Vectors of `D` 8-bit floats. [`Fp8Spec`] has the parameters.
+///
+/// Scores and outputs are computed on decoded rows. That is about ten times slower than codecs with
+/// kernels.
 ///
 /// ```
 /// use octaplex::codecs::{Fp8, Fp8Scale, Fp8Spec, Stream};
@@ -190,7 +203,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// The codec of a spec; nothing is random here, so the stream changes nothing.
+    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`].

@@ -1,20 +1,34 @@
-//! `q8_0`, `q5_0`, `q4_0`, `iq4_nl`: ggml's blocks of 32 values, byte for byte, as llama.cpp keeps them in its cache
-//! (`--cache-type-k`, `--cache-type-v`).
+//! The codecs `q8_0`, `q5_0`, `q4_0` and `iq4_nl`: ggml's blocks of 32 values, byte for byte.
 //!
-//! A row is its blocks one after the other. A block is an f16 scale d and 32 codes; a value is d times an integer:
-//! code - 8 (`q4_0`), code - 16 (`q5_0`), the code itself (`q8_0`), or an entry of a fixed table of 16 (`iq4_nl`).
-//! Codes of four bits share bytes as value j (low) and value j + 16 (high); `q5_0` keeps the fifth bits apart.
+//! llama.cpp keeps them in its cache (`--cache-type-k`, `--cache-type-v`). A row is its blocks one
+//! after the other.
 //!
-//! Quantisers are ggml's reference functions (`quantize_row_q4_0_ref` and its like; `iq4_nl` with its scale by weighted
-//! least squares and without the search over 15 scales, which ggml leaves out for rows as well), with each operation
-//! rounded once: compilers that fuse multiplications and additions give other codes where a value lies on a threshold.
+//! ```text
+//! q8_0     f16 d │ 32 codes of 8 bits                                    value = d · code
+//! q5_0     f16 d │ fifth bits, u32 │ 16 bytes of two codes               value = d · (code - 16)
+//! q4_0     f16 d │ 16 bytes of two codes                                 value = d · (code - 8)
+//! iq4_nl   f16 d │ 16 bytes of two codes                                 value = d · TABLE[code]
 //!
-//! `rotate` is llama.cpp's own rotation of quantised caches: an orthonormal Walsh-Hadamard transform in Sylvester's
-//! order, without signs, of blocks of values: for keys as many as the largest power of two, at least 64, that divides
-//! the width; for values 64. llama.cpp applies it by default to keys and values of any width that 64 divides.
+//! byte j   ┌─────────┬─────────┐
+//!          │ j + 16  │    j    │    value j in the low half, value j + 16 in the high half
+//!          └─────────┴─────────┘
+//! ```
 //!
-//! Deviations: input that is not finite is refused, and so is a scale beyond f16; a block whose reciprocal scale
-//! leaves f32 counts as zeros; a zero block of `iq4_nl` has codes 0, where ggml's are whatever memory held.
+//! The quantisers are ggml's reference functions (`quantize_row_q4_0_ref` and the like). `iq4_nl`
+//! finds its scale by weighted least squares, without the search over 15 scales, which ggml leaves
+//! out for rows too. Each operation is rounded once. A compiler that fuses multiplications and
+//! additions gives other codes where a value lies on a threshold.
+//!
+//! `rotate` is llama.cpp's own rotation of quantised caches. It is an orthonormal Walsh-Hadamard
+//! transform in Sylvester's order, without signs, of blocks of values. For keys a block is the
+//! largest power of two, at least 64, that divides the width. For values it is 64. By default
+//! llama.cpp rotates keys and values of every width that 64 divides.
+//!
+//! Deviations from ggml:
+//!
+//! * Input that is not finite is refused, and so is a scale beyond f16.
+//! * A block whose reciprocal scale overflows f32 is stored as zeros.
+//! * A zero block of `iq4_nl` has codes 0. In ggml the codes are uninitialised memory.
 
 use super::decoded::{self, Decoded};
 use super::scratch::{bytes_of, with_scratch, words_for};
@@ -27,16 +41,16 @@ use crate::typed::{Typed, forward_codec};
 use crate::{Backend, Error};
 use core::marker::PhantomData;
 
-/// Values of a block.
+/// Values in a block.
 const VALUES: usize = 32;
 
-/// The values of `iq4_nl`'s codes, in units of the scale.
+/// The values of the codes of `iq4_nl`, in units of the scale.
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Blocks of `iq4_nl` whose magnitudes all stay below this are zeros.
+/// Blocks of `iq4_nl` with all magnitudes below this are stored as zeros.
 const SMALLEST_IQ4_NL: f32 = 1e-15;
 
-/// What a block of 32 values looks like.
+/// The four layouts of a block of 32 values.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockType {
@@ -47,6 +61,7 @@ pub enum BlockType {
 }
 
 impl BlockType {
+    /// Returns the bytes of a block.
     const fn bytes(self) -> usize {
         match self {
             Self::Q8_0 => 34,
@@ -55,7 +70,7 @@ impl BlockType {
         }
     }
 
-    /// Quantises 32 finite values.
+    /// Quantises 32 finite values into a block.
     ///
     /// # Errors
     /// [`Error::Overflow`] for a scale beyond f16.
@@ -89,7 +104,7 @@ impl BlockType {
         Ok(())
     }
 
-    /// The values of a block.
+    /// Decodes a block.
     fn dequantize(self, block: &[u8], x: &mut [f32]) {
         let scale = read_f16(block).to_f32();
         if self == Self::Q8_0 {
@@ -121,13 +136,13 @@ impl BlockType {
         x.as_chunks().0.iter().zip(blocks).try_for_each(|(x, block)| self.quantize(x, block))
     }
 
-    /// The values of a row of whole blocks.
+    /// Decodes a row of whole blocks.
     fn dequantize_row(self, row: &[u8], x: &mut [f32]) {
         let blocks = row.chunks_exact(self.bytes());
         blocks.zip(x.chunks_exact_mut(VALUES)).for_each(|(block, x)| self.dequantize(block, x));
     }
 
-    /// `Ok` if every scale is finite.
+    /// Checks that every scale is finite.
     fn check(self, rows: &[u8], blocks_of_a_row: usize) -> Result<(), Error> {
         let mut blocks = rows.chunks_exact(self.bytes());
         match blocks.position(|block| !read_f16(block).is_finite()) {
@@ -137,25 +152,27 @@ impl BlockType {
     }
 }
 
-/// The value of the largest magnitude, the first of equals.
+/// Returns the value with the largest magnitude, the first among equals. The sign matters: see
+/// [`quantize_offset`].
 fn largest(x: &[f32; VALUES]) -> f32 {
     x.iter().fold(0.0, |largest: f32, x| if x.abs() > largest.abs() { *x } else { largest })
 }
 
-/// 1/scale; 0 where there is none in f32.
+/// Returns 1/scale, or 0 if that overflows f32.
 fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// To the nearest integer, halves away from zero, for magnitudes of at most 127.5.
+/// Rounds to the nearest integer, and halves away from zero, for magnitudes up to 127.5.
 fn round_half_away(x: f32) -> i8 {
     let whole = x as i32;
     let rest = x - whole as f32;
     (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8
 }
 
-/// `q4_0` and `q5_0`: the largest value is code 0; returns the scale.
+/// Quantises for `q4_0` and `q5_0`, and returns the scale. The value with the largest magnitude
+/// gets code 0, the lowest integer.
 fn quantize_offset(x: &[f32; VALUES], largest: f32, offset: u8, codes: &mut [u8; VALUES]) -> f32 {
     let scale = largest / -f32::from(offset);
     let inverse = inverse(scale);
@@ -163,8 +180,10 @@ fn quantize_offset(x: &[f32; VALUES], largest: f32, offset: u8, codes: &mut [u8;
     scale
 }
 
-/// `iq4_nl`: codes by the scale at which the largest value is the table's first; returns the scale that then fits
-/// best, by least squares weighted with x².
+/// Quantises for `iq4_nl`, and returns the scale.
+///
+/// Codes are chosen with the scale that maps the largest value to the table's first entry. The
+/// stored scale is then the best one for these codes, by least squares weighted with x².
 fn quantize_iq4_nl(x: &[f32; VALUES], largest: f32, codes: &mut [u8; VALUES]) -> f32 {
     if largest.abs() < SMALLEST_IQ4_NL {
         return 0.0;
@@ -173,7 +192,7 @@ fn quantize_iq4_nl(x: &[f32; VALUES], largest: f32, codes: &mut [u8; VALUES]) ->
     let (mut products, mut squares) = (0.0, 0.0);
     for (x, code) in x.iter().zip(codes) {
         let twice = 2.0 * (x * inverse);
-        // Thresholds lie half way between neighbours; a value on one goes up.
+        // Thresholds lie half way between neighbours. A value on a threshold gets the higher code.
         *code =
             IQ4_NL.windows(2).filter(|pair| twice >= f32::from(pair[0]) + f32::from(pair[1])).count() as u8;
         let value = f32::from(IQ4_NL[usize::from(*code)]);
@@ -187,12 +206,13 @@ fn quantize_iq4_nl(x: &[f32; VALUES], largest: f32, codes: &mut [u8; VALUES]) ->
 /// llama.cpp's rotation of quantised caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GgmlRotation {
-    /// Values as they are.
+    /// No rotation.
     #[default]
     None,
-    /// As for keys: blocks of the largest power of two, at least 64, that divides the width.
+    /// The rotation of keys: blocks of the largest power of two, at least 64, that divides the
+    /// width.
     Keys,
-    /// As for values: blocks of 64.
+    /// The rotation of values: blocks of 64.
     Values,
 }
 
@@ -200,7 +220,7 @@ impl GgmlRotation {
     const NAMES: [(&'static str, Self); 3] =
         [("none", Self::None), ("keys", Self::Keys), ("values", Self::Values)];
 
-    /// Values that are transformed together; 0: none are.
+    /// Returns how many values are transformed together. 0 for no rotation.
     const fn width(self, dim: usize) -> usize {
         match self {
             Self::None => 0,
@@ -209,14 +229,14 @@ impl GgmlRotation {
         }
     }
 
-    /// Transforms a row in place; it is its own inverse.
+    /// Transforms a row in place. The transform is its own inverse.
     fn apply(self, backend: Kernels, x: &mut [f32]) {
         const NO_SIGNS: [u32; octaplex_arch::MAX_DIM] = [0; octaplex_arch::MAX_DIM];
         let width = self.width(x.len());
         if width == 0 {
             return;
         }
-        // 1/√width: a power of two, times 1/√2 where the width is no square.
+        // 1/√width. It is a power of two if the width is a square, otherwise that times 1/√2.
         let half = 1.0 / (1_u32 << (width.ilog2() / 2)) as f32;
         let scale =
             if width.ilog2().is_multiple_of(2) { half } else { half * core::f32::consts::FRAC_1_SQRT_2 };
@@ -226,13 +246,13 @@ impl GgmlRotation {
     }
 }
 
-/// What distinguishes the formats.
+/// One of the four formats of this file.
 pub trait Format: Copy + Default + Send + Sync + core::fmt::Debug {
-    /// Its block.
+    /// The layout of its blocks.
     #[doc(hidden)]
     const BLOCK: BlockType;
 
-    /// Its rotation.
+    /// Returns its rotation.
     #[doc(hidden)]
     fn rotation(self) -> GgmlRotation;
 }
@@ -255,19 +275,19 @@ macro_rules! format {
         }
 
         impl $spec {
-            /// Without rotation.
+            /// Creates parameters without rotation.
             #[must_use]
             pub const fn new() -> Self {
                 Self { rotate: GgmlRotation::None }
             }
 
-            /// The same with llama.cpp's rotation.
+            /// Returns these parameters with llama.cpp's rotation.
             #[must_use]
             pub const fn rotate(self, rotate: GgmlRotation) -> Self {
                 Self { rotate }
             }
 
-            /// Bytes of a block of `dim` values; 0 where 32 does not divide `dim`.
+            /// Returns the bytes of a block of `dim` values. 0 unless 32 divides `dim`.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
                 if dim.is_multiple_of(VALUES) { dim / VALUES * BlockType::$kind.bytes() } else { 0 }
@@ -346,9 +366,11 @@ format!(
     "4.5"
 );
 
-/// Rows of ggml's blocks in the format `F`: [`Q8_0Spec`], [`Q5_0Spec`], [`Q4_0Spec`] or [`Iq4NlSpec`]. Exact to ggml's
-/// bytes; scores and outputs are computed on decoded rows, some ten times slower than those of the codecs that have
-/// kernels.
+/// Rows of ggml's blocks in the format `F`: [`Q8_0Spec`], [`Q5_0Spec`], [`Q4_0Spec`] or
+/// [`Iq4NlSpec`].
+///
+/// The bytes equal ggml's. Scores and outputs are computed on decoded rows, which is about ten
+/// times slower than codecs with kernels.
 ///
 /// ```
 /// use octaplex::codecs::{Ggml, Q4_0Spec, Stream};
@@ -370,11 +392,11 @@ pub struct Core<F> {
 }
 
 impl<F: Format> Core<F> {
-    /// The codec of a spec; nothing is random here, so the stream changes nothing.
+    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it, or with
-    /// `rotate` where 64 does not.
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
+    /// it, or 64 with `rotate`.
     pub(crate) fn build(spec: F, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
         let rows = Rows::build(F::BLOCK, spec.rotation(), dim, backend)?;
         Ok(Self { rows, format: PhantomData })
@@ -383,7 +405,8 @@ impl<F: Format> Core<F> {
 
 forward_codec!((F: Format) Core<F>, self => self.rows);
 
-/// The four codecs, compiled once.
+/// The implementation of all four formats. The format is a run-time value, so the code is compiled
+/// once.
 #[derive(Clone, Debug)]
 struct Rows {
     kind: BlockType,
@@ -419,7 +442,7 @@ impl Decoded for Rows {
     }
 
     fn few(&self) -> usize {
-        // Its rows take twice as long to decode as others'.
+        // Rows of `q5_0` take twice as long to decode as those of the others.
         if self.kind == BlockType::Q5_0 { 8 } else { 1 }
     }
 
@@ -448,7 +471,7 @@ impl Codec for Rows {
             let (z, row) = memory.split_at_mut(self.dim);
             z.copy_from_slice(x);
             self.rotate.apply(self.backend.among_plain_code(), z);
-            // On an error the block stays as it was.
+            // Encode into scratch memory, so that an error leaves the block as it was.
             let row = bytes_of(row, block.len());
             self.kind.quantize_row(z, row)?;
             block.copy_from_slice(row);

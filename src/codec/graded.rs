@@ -1,13 +1,20 @@
-//! Two trellis codes: the first half of the channels has more bits than the second.
+//! The codec `graded`: two trellis codes, with more bits for the first half of the channels than
+//! for the second.
 //!
-//! The error of a score is Σ over channels of the query's power times the error there, and a rotation spreads a code's error
-//! evenly over the channels that it turns together. So a head's channels are worth sorting, by the power of the queries times
-//! the deviation of the keys, and worth coding in two halves of their own rates (reverse water-filling; T. M. Cover and J. A.
-//! Thomas, "Elements of Information Theory", 2006, section 10.3.3, here for an error that queries weigh). A [cache] sorts the
-//! channels of each head once, where it decides the balance; a codec takes them as they come.
+//! The error of a score is a sum over channels: the power of the query there, times the error of
+//! the key there. A rotation spreads the error of a code evenly over the channels that it mixes. So
+//! it pays to sort a head's channels by the power of the queries times the deviation of the keys,
+//! and to code two halves at their own rates. This is reverse water-filling (T. M. Cover and J. A.
+//! Thomas, "Elements of Information Theory", 2006, section 10.3.3), for an error that queries
+//! weigh. A [cache] sorts the channels of each head once, when it decides the balance. The codec
+//! takes the channels in the order it gets them.
 //!
-//! A block is one of `trellis:m=fine` of the first D/2 values, and one of `trellis:m=coarse` of the others, each with its norm.
-//! Both are turned by the same rotation of half the width.
+//! ```text
+//! block   trellis:m=fine of the first D/2 values │ trellis:m=coarse of the other D/2
+//!         f16 norm, planes                       │ f16 norm, planes
+//! ```
+//!
+//! The same rotation, of half the width, turns both halves.
 //!
 //! [cache]: crate::LayerConfig::keys
 
@@ -21,10 +28,13 @@ use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 
-/// `graded:fine=8,coarse=2,states=8,seed=0`; `bits=b` is another name of fine = 2^b, coarse = 2^(b-2): b + 1 bits a value for one
-/// half, b - 1 for the other.
+/// Parameters of [`Graded`]: `graded:fine=8,coarse=2,states=8,seed=0`.
 ///
-/// For keys. It needs a width whose half is one of [`WIDTHS`]: 64, 128, 160, 192, 256, 512.
+/// `bits=b` is short for fine = 2^b, coarse = 2^(b-2). One half of the channels then takes b + 1
+/// bits a value, the other b - 1.
+///
+/// This codec is for keys. Half of the width must be one of [`WIDTHS`]: 64, 128, 160, 192, 256,
+/// 512.
 ///
 /// ```
 /// use octaplex::codecs::GradedSpec;
@@ -40,9 +50,9 @@ use crate::{Backend, Error};
 pub struct GradedSpec {
     /// Centroids of the first half's code, as [`TrellisSpec::m`]: 1 + log2 `fine` bits a value.
     pub fine: u8,
-    /// Centroids of the second half's.
+    /// Centroids of the second half's code.
     pub coarse: u8,
-    /// States of both.
+    /// States of both codes.
     pub states: u8,
     /// Seed of the rotation.
     pub seed: u64,
@@ -55,7 +65,8 @@ impl Default for GradedSpec {
 }
 
 impl GradedSpec {
-    /// `fine` centroids for the first half, `coarse` for the second; everything else by default.
+    /// Creates parameters with `fine` centroids for the first half and `coarse` for the second.
+    /// Others are defaults.
     #[must_use]
     pub const fn new(fine: u8, coarse: u8) -> Self {
         Self { fine, coarse, states: 8, seed: 0 }
@@ -65,6 +76,7 @@ impl GradedSpec {
         seed: u64;
     }
 
+    /// Returns the parameters of both trellis codes.
     const fn halves(&self) -> [TrellisSpec; 2] {
         [
             TrellisSpec::new(self.fine, self.states).seed(self.seed),
@@ -72,7 +84,8 @@ impl GradedSpec {
         ]
     }
 
-    /// Bytes of a block of `dim` values; 0 for parameters and widths that no codec is built from.
+    /// Returns the bytes of a block of `dim` values. 0 for parameters and widths of which no codec
+    /// can be built.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.plane_bytes(dim) {
@@ -81,7 +94,7 @@ impl GradedSpec {
         }
     }
 
-    /// Bytes of each half without its norm.
+    /// Returns the bytes of each half without its norm.
     pub(crate) const fn plane_bytes(&self, dim: usize) -> [usize; 2] {
         let mut bytes = [0; 2];
         let mut i = 0;
@@ -143,8 +156,9 @@ impl Spec for GradedSpec {
     }
 }
 
-/// Two trellis codes for vectors of `D` values; keys: [`GradedSpec`]. Costs: those of two [`Trellis`](crate::codecs::Trellis) of half the
-/// width.
+/// Two trellis codes for vectors of `D` values. [`GradedSpec`] has the parameters.
+///
+/// It costs as much as two [`Trellis`](crate::codecs::Trellis) codecs of half the width.
 ///
 /// ```
 /// use octaplex::codecs::Graded;
@@ -168,28 +182,31 @@ pub struct Core {
     coarse: trellis::Core,
 }
 
-/// Rows whose scores or sums are found at a time.
+/// Rows that are scored at a time.
 const ROWS: usize = 64;
-/// Queries that share them.
+/// Queries that are scored at a time.
 const QUERIES: usize = 8;
 /// Rows that are encoded at a time.
 const ENCODED: usize = 16;
 
 impl<const D: usize> Graded<D> {
-    /// Trellis codes of `fine` and `coarse` centroids, everything else by default, on the fastest backend of this CPU.
+    /// Creates a codec with `fine` and `coarse` centroids, other parameters by default, on the
+    /// fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless both are 1, 2, 3, 4, 6, 8, 12 or 16, [`Error::Width`] unless D/2 is one of [`WIDTHS`].
+    /// [`Error::Value`] unless both are 1, 2, 3, 4, 6, 8, 12 or 16; [`Error::Width`] unless D/2 is
+    /// one of [`WIDTHS`].
     pub fn new(fine: u8, coarse: u8) -> Result<Self, Error> {
         Self::build(GradedSpec::new(fine, coarse), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for parameters outside their lists, [`Error::Width`] unless half of `dim` is one of [`WIDTHS`].
+    /// [`Error::Value`] for parameters that are not listed; [`Error::Width`] unless half of `dim`
+    /// is one of [`WIDTHS`].
     pub(crate) fn build(
         spec: GradedSpec,
         dim: usize,
@@ -212,17 +229,17 @@ impl Core {
         [&self.fine, &self.coarse]
     }
 
-    /// Bytes before the second half's block.
+    /// Returns the offset of the second half's block.
     fn middle(&self) -> usize {
         self.fine.block_bytes()
     }
 
-    /// `Ok` if all norms are finite.
+    /// Checks that both norms of every block are finite.
     fn check_norms(&self, blocks: &[u8]) -> Result<(), Error> {
         check_scales_at(blocks, self.block_bytes(), [0, self.middle()])
     }
 
-    /// The rows of each half among blocks one after the other.
+    /// Returns the rows of each half in consecutive blocks.
     fn rows<'a>(&self, blocks: &'a [u8]) -> [octaplex_arch::Rows<'a>; 2] {
         let (bytes, middle, half) = (self.block_bytes(), self.middle(), self.dim() / 2);
         let end = blocks.len() - self.coarse.block_bytes();
@@ -260,7 +277,8 @@ impl Codec for Core {
         if !rows.chunks_exact(dim).all(|x| super::surely_encodable(Some(self.fine.backend()), x)) {
             return encode_blocks(self, rows, page);
         }
-        // Rows of half the width, and their blocks: sixteen of each at a time.
+        // Gather rows of half the width, encode them, then interleave the blocks of both halves:
+        // sixteen rows at a time.
         with_scratch(ENCODED * half, |side| {
             with_scratch(words_for(ENCODED * bytes), |blocks| {
                 for (rows, page) in rows.chunks(ENCODED * dim).zip(page.chunks_mut(ENCODED * bytes)) {
@@ -309,7 +327,8 @@ impl Codec for Core {
         let count = check_score(queries, blocks, self.block_bytes(), scores)?;
         self.check_norms(blocks)?;
         let words = self.fine.query_len();
-        // All of them first: what is wrong with a later batch must not find the scores of an earlier one written.
+        // Check all queries first: an error in a later batch must not leave scores of an earlier
+        // one written.
         for query in queries {
             Error::expect_length("words of a prepared query", self.query_len(), query.len())?;
             let (first, second) = query.split_at(words);

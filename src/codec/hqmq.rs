@@ -1,12 +1,21 @@
-//! HQMQ: chunks of four values, each as a radius and the product of a Hurwitz unit and a member of a set.
+//! The codec `hqmq`: each chunk of four values is a radius and the product of a Hurwitz unit with a
+//! member of a set.
 //!
-//! Hurwitz Quaternion Multiplicative Quantization (Swain, Han, Weidele, Martino, Cox, Torralba), Algorithm 1 and
-//! appendix U.1. Deviations: unit quaternions come from Marsaglia's method instead of normalised Gaussians; a
-//! radius code of 0 always has direction code 0; sets optimised under the group's symmetry stand beside random ones;
-//! indices are packed in mixed radix; the page is the batch of Med3x.
+//! The method is Hurwitz Quaternion Multiplicative Quantization (Swain, Han, Weidele, Martino, Cox,
+//! Torralba), Algorithm 1 and appendix U.1. Deviations:
 //!
-//! A block: f16 scale (the largest chunk norm), raw plane and digit plane of the direction codes, plane of the radius
-//! codes, and with `med` a plane of flags. See `docs/hqmq.md`.
+//! * Unit quaternions come from Marsaglia's method instead of normalised Gaussians.
+//! * A radius code of 0 always has direction code 0.
+//! * Sets that are optimised under the group's symmetry are offered in addition to random ones.
+//! * Indices are packed in mixed radix.
+//! * Med3x takes a page as its batch.
+//!
+//! ```text
+//! block   f16 scale, the largest chunk norm │ raw plane │ digit plane │ radius codes │ flags (with `med`)
+//!                                             └─ direction codes ──┘
+//! ```
+//!
+//! `docs/hqmq.md` has the details.
 
 mod set;
 
@@ -30,13 +39,14 @@ use octaplex_arch::quaternion::QuaternionSet;
 use octaplex_arch::quaternion::{ChunkLayout, RadiusSteps};
 use set::Set;
 
-/// Where the members of the set come from.
+/// The origin of the members of the set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Secondary {
-    /// Random unit quaternions, other ones for each seed, layer, head and role.
+    /// Random unit quaternions, different for each seed, layer, head and role.
     #[default]
     Random,
-    /// A set trained once for the uniform density on the sphere, the same everywhere: 24, 48, 96 or 192 members.
+    /// A set trained once for the uniform density on the sphere, the same everywhere. It has 24,
+    /// 48, 96 or 192 members.
     Optimised,
 }
 
@@ -44,20 +54,21 @@ impl Secondary {
     const NAMES: [(&'static str, Self); 2] = [("random", Self::Random), ("optimised", Self::Optimised)];
 }
 
-/// How direction codes become bits.
+/// How direction codes are packed into bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkPacking {
-    /// Mixed radix, within .02 bits of the fractional log2(24·S) a code; for S = 3·2ⁿ, where specs have it by default.
+    /// Mixed radix: at most 0.02 bits above the fractional log2(24·S) a code. For S = 3·2ⁿ, where
+    /// it is the default of specs.
     #[default]
     Radix,
-    /// ⌈log2 24·S⌉ bits a code, for any S; the default of specs elsewhere.
+    /// ⌈log2 24·S⌉ bits a code, for any S. The default of specs for other S.
     Index,
 }
 
 impl ChunkPacking {
     const NAMES: [(&'static str, Self); 2] = [("radix", Self::Radix), ("index", Self::Index)];
 
-    /// What a spec that does not say has.
+    /// Returns the packing of a spec that does not name one.
     const fn default_for(members: u8) -> Self {
         match members.is_multiple_of(3) && (members / 3).is_power_of_two() {
             true => Self::Radix,
@@ -65,14 +76,17 @@ impl ChunkPacking {
         }
     }
 
+    /// Returns whether this packing supports a set of `members` members.
     const fn fits(self, members: u8) -> bool {
         matches!(self, Self::Index) || matches!(Self::default_for(members), Self::Radix)
     }
 }
 
-/// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`
-/// A block of D values: two f16 for the radii, then a radius code and a direction code for each chunk of four. 1.875 to 4.875 bits a
-/// value at D = 128, without outliers.
+/// Parameters of [`Hqmq`]:
+/// `hqmq:s=96,r=4,secondary=random,packing=radix,med=0,rotate=false,seed=0`.
+///
+/// A block holds an f16 scale, then a radius code and a direction code for each chunk of four
+/// values. That is 1.875 to 4.875 bits a value at D = 128, without outliers.
 ///
 /// ```
 /// use octaplex::codecs::HqmqSpec;
@@ -89,14 +103,14 @@ pub struct HqmqSpec {
     pub members: u8,
     /// Bits of a radius code, 2 to 6.
     pub radius_bits: u8,
-    /// Where the members come from.
+    /// The origin of the members.
     pub secondary: Secondary,
-    /// How direction codes become bits. `Radix` needs S = 3·2ⁿ; specs that do not say have it there, and `Index`
-    /// elsewhere.
+    /// How direction codes are packed. `Radix` needs S = 3·2ⁿ, and is the default of specs there.
+    /// Elsewhere their default is `Index`.
     pub packing: ChunkPacking,
-    /// Chunks whose norm is above this many times the page's median stay exact; 0: none.
+    /// Chunks whose norm is above `med` times the page's median stay exact. 0 for none.
     pub med: u8,
-    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
+    /// Whether vectors are first rotated by one round of seeded signs and Hadamard transform.
     pub rotate: bool,
     /// Seed of the set and the rotation.
     pub seed: u64,
@@ -109,8 +123,8 @@ impl Default for HqmqSpec {
 }
 
 impl HqmqSpec {
-    /// A set of `members` members, 1 to 255, and radius codes of `radius_bits` bits, 2 to 6; everything else by default,
-    /// the packing among it.
+    /// Creates parameters with a set of `members` members, 1 to 255, and radius codes of
+    /// `radius_bits` bits, 2 to 6. Others are defaults; the packing's default depends on `members`.
     #[must_use]
     pub const fn new(members: u8, radius_bits: u8) -> Self {
         Self {
@@ -132,8 +146,8 @@ impl HqmqSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values, flags among them; the outliers of a page come on top. 0 for parameters that no
-    /// codec is built from.
+    /// Returns the bytes of a block of `dim` values with its flags. Outliers of a page come on top.
+    /// 0 for parameters of which no codec can be built.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.chunk_layout(dim) {
@@ -142,7 +156,7 @@ impl HqmqSpec {
         }
     }
 
-    /// Bytes of a random set and its index on the heap, at most.
+    /// Returns the largest number of bytes of a random set and its index on the heap.
     #[cfg(feature = "alloc")]
     pub(crate) const fn set_bytes(&self) -> usize {
         match self.secondary {
@@ -151,6 +165,7 @@ impl HqmqSpec {
         }
     }
 
+    /// Returns the layout of a row, or `None` if the parameters are invalid.
     pub(crate) const fn chunk_layout(&self, dim: usize) -> Option<ChunkLayout> {
         let in_range = self.members >= 1 && self.radius_bits >= 2 && self.radius_bits <= 6;
         let has_set =
@@ -174,7 +189,7 @@ const NO_RADIX: &str = "packing=radix is for s=3, 6, 12, 24, 48, 96 and 192; use
 const MEMBERS: Key = Key::new("s", "1..=255");
 const RADIUS: Key = Key::new("r", "2..=6");
 const PACKING: Key = Key::new("packing", "radix, index");
-/// Its place among the keys.
+/// The position of `packing` among the keys.
 const PACKING_INDEX: usize = 3;
 
 impl Spec for HqmqSpec {
@@ -259,15 +274,18 @@ impl Spec for HqmqSpec {
     }
 }
 
-/// HQMQ for vectors of `D` values; keys: [`HqmqSpec`]. State: 2.3 KiB of signs. An
-/// optimised set and its index are static. A random set takes 5 KB on the heap, and from S = 16 on an index of 20 to 27 KB,
-/// built in less than a millisecond; without `alloc`, this value has room for the 5 KB, and random sets have no index.
+/// HQMQ for vectors of `D` values. [`HqmqSpec`] has the parameters.
 ///
-/// Decoding and a score are O(D), encoding O(D) with an index and O(D·S) without. The method is HQMQ (Swain, Han, Weidele,
-/// Martino, Cox, Torralba, Algorithm 1); `docs/hqmq.md` has every deviation.
+/// The state has 2.3 KiB of signs. An optimised set and its index are static. A random set takes 5
+/// KB on the heap. From S = 16 on it also has an index of 20 to 27 KB, built in less than a
+/// millisecond. Without `alloc`, this value contains the 5 KB, and random sets have no index.
 ///
-/// `D` may be any width up to 576: where it is not divisible by four, the last chunk is padded with zeros, and the
-/// padding is counted in the bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
+/// Decoding and scoring take O(D). Encoding takes O(D) with an index, and O(D·S) without.
+/// `docs/hqmq.md` lists every deviation from the paper (Swain, Han, Weidele, Martino, Cox,
+/// Torralba, Algorithm 1).
+///
+/// `D` may be any width up to 576. If it is not divisible by four, the last chunk is padded with
+/// zeros, which cost bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
 ///
 /// ```
 /// use octaplex::codecs::{Hqmq, HqmqSpec, Stream};
@@ -297,18 +315,22 @@ pub struct Core {
 /// Chunks of the widest vector.
 const MAX_CHUNKS: usize = MAX_DIM / 4;
 
-/// Bytes of pages whose scales are looked at before their scores: 64 rows side by side are more than a CPU's prefetching follows,
-/// and a look at every scale brings them near in order (Zen 4, 4,096 rows from memory: 15.0 ns instead of 16.9, in the cache 12.9
-/// instead of 12.5).
+/// Pages longer than this many bytes have their scales checked before their scores.
+///
+/// Scoring reads 64 rows in parallel, more streams than a CPU's prefetcher follows. Checking the
+/// scales first reads the page in order, which brings it into the cache. On Zen 4 with 4,096 rows a
+/// score then takes 15.0 ns instead of 16.9 from memory, but 12.9 instead of 12.5 from the cache.
 const LONG: usize = 1 << 16;
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for numbers outside their range, [`Error::Unsupported`] for an optimised set of another size and
-    /// for mixed radix where S is not 3·2ⁿ, [`Error::Width`] for widths above 576, and with `rotate` for those
-    /// without a Hadamard matrix.
+    /// * [`Error::Value`] for numbers out of range.
+    /// * [`Error::Unsupported`] for an optimised set of another size, and for mixed radix unless S
+    ///   is 3·2ⁿ.
+    /// * [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard
+    ///   matrix.
     pub(crate) fn build(spec: HqmqSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if dim == 0 || dim > MAX_DIM {
             return Err(Error::Width { actual: dim });
@@ -331,7 +353,7 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, layout, set })
     }
 
-    /// Where a row's parts lie, what directions are, and the signs of the rotation, if there is one.
+    /// Returns the layout of a row, the set, and the signs of the rotation (all zero without one).
     #[cfg(feature = "gpu")]
     pub(crate) fn shape(&self) -> (&ChunkLayout, QuaternionSet<'_>, &[u32]) {
         (&self.layout, self.set.view(), self.rotation.signs())
@@ -341,11 +363,12 @@ impl Core {
         QueryFormat::new(self.dim(), Body::Float)
     }
 
-    /// Values of a vector in whole chunks.
+    /// Returns the number of values of a vector padded to whole chunks.
     fn padded(&self) -> usize {
         4 * self.layout.chunks
     }
 
+    /// Returns where blocks have their flags, if outliers are kept.
     fn outliers(&self) -> Option<Outliers> {
         let ChunkLayout { chunks, flags, .. } = self.layout;
         let (block_bytes, flags_at) = (self.layout.row_bytes(), self.layout.flags_at());

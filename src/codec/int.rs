@@ -1,11 +1,23 @@
-//! Plain integers with a scale for each token or each group of 16, 32 or 64 values: the baseline that inference
-//! engines ship (q4_0 and KIVI are of this kind). With `rotate=true`, the baseline "rotation + q4_0".
+//! The codec `int`: plain integers with a scale for each token, or for each group of 16, 32 or 64
+//! values.
 //!
-//! Symmetric: M = 2^(bits-1) - 1, integers -M..=M, scale f16(max|x|/M), code = integer + 2^(bits-1). Asymmetric: zero
-//! f16(min), scale f16((max-min)/(2^bits-1)), code = integer. Integers are rint((x - zero)/scale) with the *rounded*
-//! scale and zero, ties to even, clamped. Two symmetric bits are three levels.
+//! It is the baseline that inference engines ship (q4_0 and KIVI are of this kind). With
+//! `rotate=true` it is the baseline "rotation + q4_0".
 //!
-//! A block: f16 scale (and zero) of each group, then one stream of codes, then with `med` a plane of flags.
+//! ```text
+//!                  scale                          zero       integers                    code
+//! symmetric        f16(max|x|/M)                  0          -M..=M, M = 2^(bits-1) - 1  integer + 2^(bits-1)
+//! asymmetric       f16((max-min)/(2^bits - 1))    f16(min)   0..2^bits                   integer
+//!
+//! block            scale (and zero) of each group │ one stream of codes │ flags (with `med`)
+//! ```
+//!
+//! Integers are rint((x - zero)/scale), ties to even and clamped, with the *rounded* scale and
+//! zero. Two symmetric bits give three levels.
+
+mod spec;
+
+pub use spec::IntSpec;
 
 use super::outliers::{Chunked, LONE_BLOCK, Outliers, WithChunks};
 use super::planes::rows_of;
@@ -18,7 +30,6 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, parse_flag, parse_int};
 use crate::stream::Purpose;
 use crate::stream::Stream;
 use crate::typed::Typed;
@@ -26,159 +37,12 @@ use crate::{Backend, Error};
 use core::ops::Range;
 use half::f16;
 use octaplex_arch::{Affine, Float, IntQuery, Rows};
+use spec::{BITS, GROUP};
 
-/// `int:bits=4,group=token,asymmetric=false,med=0,rotate=false,seed=0`
-/// A block of D values: an f16 scale (and an f16 zero) for each group, then ⌈D·bits/8⌉ bytes of integers; with `med`, ⌈D/32⌉ bytes
-/// of flags, and the outliers behind the page. 2.125 to 10 bits a value at D = 128, without outliers.
+/// Plain integers for vectors of `D` values. [`IntSpec`] has the parameters. The state is 2.3 KiB.
 ///
-/// ```
-/// use octaplex::codecs::IntSpec;
-/// use octaplex::CodecSpec;
-///
-/// assert_eq!(IntSpec::new(4).block_bytes(128), 2 + 64);
-/// let grouped: CodecSpec = "int:group=32,asymmetric=true".parse()?;
-/// assert_eq!(grouped.bits_per_value(128), 5.0); // not 4.5: four groups of 32, a scale and a zero each
-/// # Ok::<(), octaplex::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct IntSpec {
-    /// Bits of a code, 2 to 8.
-    pub bits: u8,
-    /// Values that share a scale: 16, 32 or 64; `None` for all of a token.
-    pub group: Option<u8>,
-    /// Whether a group has a zero as well.
-    pub asymmetric: bool,
-    /// Chunks of four values whose norm is above this many times the page's median stay exact; 0: none.
-    pub med: u8,
-    /// Whether vectors are rotated first (seeded signs and Hadamard transform, one round).
-    pub rotate: bool,
-    /// Seed of the rotation.
-    pub seed: u64,
-}
-
-impl Default for IntSpec {
-    fn default() -> Self {
-        Self::new(4)
-    }
-}
-
-impl IntSpec {
-    /// `bits` bits a value, 2 to 8, everything else by default.
-    #[must_use]
-    pub const fn new(bits: u8) -> Self {
-        Self { bits, group: None, asymmetric: false, med: 0, rotate: false, seed: 0 }
-    }
-
-    builders! {
-        group: Option<u8>;
-        asymmetric: bool;
-        med: u8;
-        rotate: bool;
-        seed: u64;
-    }
-
-    /// Bytes of a block of `dim` values; 0 for impossible bits, or where the group does not divide `dim`.
-    #[must_use]
-    pub const fn block_bytes(&self, dim: usize) -> usize {
-        match self.affine(dim) {
-            Some(affine) => affine.row_bytes() + self.flag_bytes(dim),
-            None => 0,
-        }
-    }
-
-    /// Bytes of a flag for each chunk of four values.
-    const fn flag_bytes(&self, dim: usize) -> usize {
-        if self.med == 0 { 0 } else { dim.div_ceil(32) }
-    }
-
-    const fn affine(&self, dim: usize) -> Option<Affine> {
-        let group = match self.group {
-            Some(group @ (16 | 32 | 64)) => group as usize,
-            Some(_) => return None,
-            None => dim,
-        };
-        if group == 0 || !dim.is_multiple_of(group) || self.bits < 2 || self.bits > 8 {
-            return None;
-        }
-        let offset = if self.asymmetric { 0 } else { 1 << (self.bits - 1) };
-        Some(Affine { dim, group, bits: self.bits, asymmetric: self.asymmetric, offset })
-    }
-}
-
-const BITS: Key = Key::new("bits", "2..=8");
-const GROUP: Key = Key::new("group", "token, 16, 32, 64");
-
-impl Spec for IntSpec {
-    const NAME: &'static str = "int";
-    const SAMPLES: &'static [Sample] = &[
-        ("int", 128),
-        ("int:bits=2", 80),
-        ("int:bits=3", 112),
-        ("int:bits=5,group=16", 64),
-        ("int:bits=8", 576),
-        ("int:bits=2,group=32,asymmetric=true", 96),
-        ("int:group=16,asymmetric=true", 128),
-        ("int:bits=6,asymmetric=true", 64),
-        ("int:bits=7,group=64", 64),
-        ("int:bits=8,asymmetric=true,rotate=true", 80),
-        ("int:rotate=true,seed=3", 96),
-        ("int:bits=3,group=16,med=1,rotate=true", 80),
-    ];
-    const SUMMARY: &'static str = "integers with an f16 scale for each token or group";
-    const KEYS: &'static [Key] = &[
-        BITS,
-        GROUP,
-        Key::new("asymmetric", "false, true"),
-        Key::new("med", "0..=255"),
-        Key::new("rotate", "false, true"),
-        Key::new("seed", "0..2^64"),
-    ];
-
-    fn set(&mut self, key: usize, value: &str) -> Option<()> {
-        match key {
-            0 => self.bits = parse_int(value, 2..=8)? as u8,
-            1 => {
-                self.group = match value {
-                    "token" => None,
-                    "16" | "32" | "64" => value.parse().ok(),
-                    _ => return None,
-                }
-            }
-            2 => self.asymmetric = parse_flag(value)?,
-            3 => self.med = parse_int(value, 0..=255)? as u8,
-            4 => self.rotate = parse_flag(value)?,
-            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
-        }
-        Some(())
-    }
-
-    fn get(&self, key: usize) -> Value {
-        match key {
-            0 => Value::Int(self.bits.into()),
-            1 => self.group.map_or(Value::Word("token"), |group| Value::Int(group.into())),
-            2 => Value::flag(self.asymmetric),
-            3 => Value::Int(self.med.into()),
-            4 => Value::flag(self.rotate),
-            _ => Value::Int(self.seed),
-        }
-    }
-
-    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
-        let Some(affine) = self.affine(dim) else { return };
-        let header =
-            if self.asymmetric { "f16 scale and f16 zero of each group" } else { "f16 scale of each group" };
-        line(affine.header_bytes(), header);
-        describe_planes(affine.packing(), dim, line);
-        if self.med > 0 {
-            line(self.flag_bytes(dim), "flags, 1 bit a chunk of four; 8 bytes an outlier behind the page");
-        }
-    }
-}
-
-/// Plain integers for vectors of `D` values; keys: [`IntSpec`]. State: 2.3 KiB.
-///
-/// Everything is O(D), with `rotate=true` O(D log D); scores and sums are in integers. The baseline that engines ship.
+/// All methods take O(D), and O(D log D) with `rotate=true`. Scores and sums are in integers. This
+/// is the baseline that engines ship.
 ///
 /// ```
 /// use octaplex::codecs::{Int, IntSpec, Stream};
@@ -202,7 +66,7 @@ pub struct Core {
     affine: Affine,
 }
 
-/// What codes stand for, from -128 on.
+/// The integers from -128 on. A codec's table of values is a slice of it.
 const INTEGERS: [i16; 384] = {
     let mut integers = [0; 384];
     let mut i = 0;
@@ -213,15 +77,17 @@ const INTEGERS: [i16; 384] = {
     integers
 };
 
-/// Rows of which each group is read at once, where a row has several: those that share integer weights in a sum.
+/// Rows whose groups are read together if a row has several groups. In a sum these rows share
+/// integer weights.
 const RUN: usize = 256;
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups outside their range;
-    /// [`Error::Unsupported`] where the group does not divide `dim`.
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups out
+    /// of range; [`Error::Unsupported`] unless the group divides `dim`, and for `med` with
+    /// `asymmetric`.
     pub(crate) fn build(spec: IntSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -246,23 +112,24 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, affine })
     }
 
-    /// Integers; beside outliers floats, which a call makes integers of.
+    /// Returns the format of prepared queries: integers. With outliers it is floats, which `score`
+    /// quantises itself.
     fn format(&self) -> QueryFormat {
         let body = if self.spec.med > 0 { Body::Float } else { Body::Int(self.query_limit()) };
         QueryFormat::new(self.dim(), body)
     }
 
-    /// The largest integer of a query is such that sums over the widest vector fit an i32.
+    /// Limits the query's integers, so that sums over the widest vector fit an i32.
     fn query_limit(&self) -> i16 {
         if self.affine.bits <= 4 { 127 } else { 1023 }
     }
 
-    /// The integers that codes stand for.
+    /// Returns the integers that codes stand for.
     fn integers(&self) -> &'static [i16] {
         &INTEGERS[128 - self.affine.offset as usize..][..self.affine.packing().levels()]
     }
 
-    /// Scale and zero of a group, as stored.
+    /// Computes the scale and the zero of a group as they are stored.
     fn scale_and_zero(&self, group: &[f32]) -> Result<(f16, f16), Error> {
         if self.spec.asymmetric {
             let (min, max) = self.backend.min_max(group);
@@ -274,7 +141,7 @@ impl Core {
         }
     }
 
-    /// Writes a vector in the codec's basis; `codes` is memory for its codes.
+    /// Encodes a vector in the codec's basis. `codes` is memory for its codes.
     fn encode_row(&self, z: &[f32], codes: &mut [u8], row: &mut [u8]) -> Result<(), Error> {
         let affine = &self.affine;
         let largest = (1 << (affine.bits - 1)) - 1;
@@ -296,18 +163,20 @@ impl Core {
         Ok(())
     }
 
+    /// Returns where blocks have their flags, if outliers are kept.
     fn outliers(&self) -> Option<Outliers> {
         let (block_bytes, flags_at) = (self.block_bytes(), self.affine.row_bytes());
         (self.spec.med > 0).then_some(Outliers { block_bytes, flags_at, chunks: self.dim() / 4 })
     }
 
-    /// Sound blocks as rows of one scale, if they are that.
+    /// Returns checked blocks as rows with one scale, if a block has only one.
     fn plain<'a>(&self, blocks: &'a [u8]) -> Option<Rows<'a>> {
         let plain = self.affine.groups() == 1 && !self.affine.asymmetric;
         plain.then(|| rows_of(blocks, self.block_bytes(), self.affine.row_bytes(), self.dim()))
     }
 
-    /// What groups of a few coordinates, which fill half of a wide register at most, are faster with for one query.
+    /// Chooses the backend for groups. Groups of up to 32 coordinates fill at most half of a wide
+    /// register, so one query is faster with narrower registers.
     fn of_groups(&self, queries: usize) -> Kernels {
         match (queries, self.affine.group) {
             (1, ..=32) => self.backend.among_plain_code(),
@@ -315,8 +184,10 @@ impl Core {
         }
     }
 
-    /// Calls `f` with each group of each [`RUN`] of sound blocks: the number of the run's first block, the group's coordinates,
-    /// its rows with their scales, and their zeros.
+    /// Calls `f` for each group of each run of [`RUN`] checked blocks.
+    ///
+    /// `f` receives the index of the run's first block, the group's coordinates, its rows with
+    /// their scales, and their zeros.
     fn each_group(
         &self,
         backend: Kernels,
@@ -340,7 +211,12 @@ impl Core {
                 if asymmetric {
                     read(g * fields + 2, &mut zeros);
                 }
-                // The two bytes before the codes, which nobody looks at, are the place of a scale.
+                // Kernels take rows that begin with an f16 scale, but read it from `scales` if that
+                // is given. So the two bytes in front of a group's codes, whatever they are, stand
+                // in for it:
+                //
+                // block   scales │ group 0 │ group 1 │ …
+                // rows             ░░ group 1 ┘          ░░: two bytes that no kernel reads
                 let (start, len) = (self.affine.header_bytes() + g * plane - 2, 2 + plane);
                 let bytes = &bytes[start..][..(count - 1) * stride + len];
                 let rows =
@@ -351,7 +227,8 @@ impl Core {
         Ok(())
     }
 
-    /// Groups add up in ascending order, from 0; the integers of a query meet a group's zeros as they meet its codes.
+    /// Scores rows group by group, in ascending order. The sum of a query's integers over a group
+    /// is multiplied by the group's zero.
     fn score_rows(&self, blocks: &[u8], queries: &[IntQuery], scores: &mut [f32]) -> Result<(), Error> {
         let (packing, integers) = (self.affine.packing(), self.integers());
         if let Some(rows) = self.plain(blocks) {
@@ -362,7 +239,7 @@ impl Core {
         let backend = self.of_groups(queries.len());
         let count = blocks.len() / self.block_bytes();
         self.each_group(backend, blocks, |first, coordinates, rows, zeros| {
-            // As many as there is room for on the stack.
+            // The number of queries that fit on the stack.
             let batch = QUERY_BATCH.min(MAX_SCRATCH / zeros.len());
             let mut scored = Ok(());
             each_batch(batch, queries, scores, |queries, scores| {
@@ -389,6 +266,8 @@ impl Core {
         })
     }
 
+    /// Adds weighted rows group by group. Zeros contribute Σ weight·zero to every coordinate of a
+    /// group.
     fn accumulate_rows(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let (packing, integers, dim) = (self.affine.packing(), self.integers(), self.dim());
         if let Some(rows) = self.plain(blocks) {
@@ -399,7 +278,7 @@ impl Core {
         let backend = self.of_groups(acc.len() / dim);
         self.each_group(backend, blocks, |first, coordinates, rows, zeros| {
             let width = coordinates.len();
-            // As many as there is room for on the stack.
+            // The number of outputs that fit on the stack.
             let batch = QUERY_BATCH.min(MAX_SCRATCH / (zeros.len() + width));
             let batches = weights.chunks(batch * count).zip(acc.chunks_mut(batch * dim));
             for (weights, acc) in batches {
@@ -426,7 +305,7 @@ impl Core {
         })
     }
 
-    /// f16 at the head of a block.
+    /// Returns the number of f16 at the front of a block.
     fn scales(&self) -> usize {
         self.affine.header_bytes() / 2
     }
@@ -561,7 +440,7 @@ impl Codec for Core {
         let page = outliers.split_for(blocks, "scores", scores.len(), queries.len())?;
         check_scales(page.blocks, self.block_bytes(), self.scales())?;
         let dim = self.dim();
-        // As many as there is room for on the stack.
+        // The number of queries whose integers fit on the stack.
         let batch = QUERY_BATCH.min(MAX_SCRATCH / words_for(2 * dim));
         with_scratch(queries.len().min(batch) * words_for(2 * dim), |memory| {
             let memory: &mut [i16] = bytemuck::cast_slice_mut(memory);

@@ -1,12 +1,27 @@
-//! OCTOPUS: norm, random rotation, triplets of coordinates as an octahedral direction and a radius.
+//! The codec `octopus`: norm, random rotation, then triplets of coordinates as an octahedral
+//! direction and a radius.
 //!
-//! OCTOPUS (Boss, Voleti, Donné, Vainer), Algorithm 1. Deviations: the norm is f16 by default and carries the
-//! least-squares gain (`norm=f32,gain=norm` is the published one); codebooks come from the closed-form marginals, not
-//! from samples; `local2` tries the centroids that bracket a coordinate, four candidates instead of the published nine
-//! with the same choices; coordinates left over by D mod 3 are coded on their own (`tail=paper` fills up a triplet);
-//! the published split (b+1, b-1) spends 3b+1 bits a triplet, `split=even`, (b+1, b), is better at its own rate.
+//! The method is OCTOPUS (Boss, Voleti, Donné, Vainer), Algorithm 1. Deviations:
 //!
-//! A block: the norm, then one bit stream of ⌈D/3⌉ fields; see [`octaplex_arch::TripletLayout`].
+//! * The norm is f16 by default and carries the least-squares gain. `norm=f32,gain=norm` is the
+//!   published norm.
+//! * Codebooks come from the closed-form marginals, not from samples.
+//! * `local2` tries the centroids that bracket a coordinate. It chooses as the published nine
+//!   candidates do, with four.
+//! * Coordinates left over by D mod 3 are coded on their own. `tail=paper` fills up a triplet.
+//! * `split=even`, (b+1, b), is offered. At its rate it is better than the published split (b+1,
+//!   b-1), which takes 3b+1 bits a triplet.
+//!
+//! ```text
+//! block   norm │ field of triplet 0 │ field of triplet 1 │ …      one bit stream of ⌈D/3⌉ fields
+//! field   ξ code, bdir bits │ η code, bdir bits │ radius code, bnrm bits
+//! ```
+//!
+//! [`octaplex_arch::TripletLayout`] has the order of the bits.
+
+mod spec;
+
+pub use spec::{NormFormat, OctopusSpec, Rounding, Tail};
 
 use super::planes::{CentreCode, LEAD, Pages, Rotated, rows_of, take_planes};
 use super::query::{Body, QueryFormat};
@@ -21,283 +36,19 @@ use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
 use crate::codec::turboquant::Gain;
 use crate::rotation::Rotation;
-use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
+use crate::spec::Spec;
 use crate::stream::{Purpose, Stream};
 use crate::{Backend, Error};
-use octaplex_arch::{Float, Rows, Search, TripletLayout};
+use octaplex_arch::{Float, Rows, TripletLayout};
+use spec::{BDIR, BNRM, ROUNDS};
 
-/// Which directions the encoder tries for a triplet. All decode alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Rounding {
-    /// The centroids that bracket each coordinate, at most four: chooses as `Local3` does, in half the time.
-    #[default]
-    Local2,
-    /// Each coordinate's nearest centroid and its neighbours, nine: the published encoder.
-    Local3,
-    /// Each coordinate's nearest centroid, and the triplet's own radius.
-    Scalar,
-    /// Every direction: 4^bdir candidates.
-    Full,
-}
-
-impl Rounding {
-    const NAMES: [(&'static str, Self); 4] =
-        [("local2", Self::Local2), ("local3", Self::Local3), ("scalar", Self::Scalar), ("full", Self::Full)];
-
-    pub(crate) const fn search(self) -> Search {
-        match self {
-            Self::Local2 => Search::Bracket,
-            Self::Local3 => Search::Neighbours,
-            Self::Scalar => Search::Nearest,
-            Self::Full => Search::All,
-        }
-    }
-}
-
-/// What becomes of the one or two coordinates that are left over where D is no multiple of three.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Tail {
-    /// TurboQuant's codebook for each, ⌈(2·bdir + bnrm)/3⌉ bits.
-    #[default]
-    Scalar,
-    /// A triplet filled up with zeros, as published: five to seven times the distortion for D mod 3 = 1.
-    Paper,
-}
-
-impl Tail {
-    const NAMES: [(&'static str, Self); 2] = [("scalar", Self::Scalar), ("paper", Self::Paper)];
-}
-
-/// How a block stores its norm.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum NormFormat {
-    /// Two bytes.
-    #[default]
-    F16,
-    /// Four bytes, as published.
-    F32,
-}
-
-impl NormFormat {
-    const NAMES: [(&'static str, Self); 2] = [("f16", Self::F16), ("f32", Self::F32)];
-
-    pub(super) const fn float(self) -> Float {
-        match self {
-            Self::F16 => Float::F16,
-            Self::F32 => Float::F32,
-        }
-    }
-
-    const fn bytes(self) -> usize {
-        self.float().bytes()
-    }
-}
-
-/// `octopus:bits=3,split=paper,bdir=…,bnrm=…,rounding=local2,tail=scalar,norm=f16,gain=mse,rounds=1,seed=0`
-/// A block of D values: the norm, then ⌈D/3⌉ fields of 2·`bdir` + `bnrm` bits in one stream. 0.8125 to 6.875 bits a value at D = 128.
+/// OCTOPUS for vectors of `D` values. [`OctopusSpec`] has the parameters. The state is 2.3 KiB of
+/// signs and 768 bytes of centroids.
 ///
-/// ```
-/// let spec = octaplex::codecs::OctopusSpec::new(3); // 4 bits for each of a direction's coordinates, 2 for its radius
-/// assert_eq!(spec.block_bytes(128), 2 + (43usize * 10).div_ceil(8));
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct OctopusSpec {
-    /// Bits of each of a direction's two coordinates, 1 to 7; `bits=b` is b+1.
-    pub bdir: u8,
-    /// Bits of a triplet's radius, 0 to 6; `bits=b` is b-1, with `split=even` b.
-    pub bnrm: u8,
-    /// Which directions the encoder tries.
-    pub rounding: Rounding,
-    /// Coordinates left over.
-    pub tail: Tail,
-    /// How the norm is stored.
-    pub norm: NormFormat,
-    /// What the stored norm is.
-    pub gain: Gain,
-    /// Rounds of signs and Hadamard transform, 1 to 3.
-    pub rounds: u8,
-    /// Seed of the rotation.
-    pub seed: u64,
-}
-
-impl Default for OctopusSpec {
-    fn default() -> Self {
-        Self::new(3)
-    }
-}
-
-const BDIR: Key = Key::new("bdir", "1..=7").excludes(2);
-const BNRM: Key = Key::new("bnrm", "0..=6").excludes_but(2, 1);
-const ROUNDS: Key = Key::new("rounds", "1..=3");
-const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
-
-impl OctopusSpec {
-    /// The published split for `bits` bits, 1 to 5, (bits+1, bits-1); everything else by default.
-    #[must_use]
-    pub const fn new(bits: u8) -> Self {
-        Self {
-            bdir: bits.saturating_add(1),
-            bnrm: bits.saturating_sub(1),
-            rounding: Rounding::Local2,
-            tail: Tail::Scalar,
-            norm: NormFormat::F16,
-            gain: Gain::Mse,
-            rounds: 1,
-            seed: 0,
-        }
-    }
-
-    /// The same with `bdir` bits for each coordinate of a direction, 1 to 7, and `bnrm` for a radius, 0 to 6.
-    #[must_use]
-    pub const fn split_bits(self, bdir: u8, bnrm: u8) -> Self {
-        Self { bdir, bnrm, ..self }
-    }
-
-    builders! {
-        rounding: Rounding;
-        tail: Tail;
-        norm: NormFormat;
-        gain: Gain;
-        rounds: u8;
-        seed: u64;
-    }
-
-    pub(super) const fn is_valid(&self) -> bool {
-        self.bdir >= 1 && self.bdir <= 7 && self.bnrm <= 6
-    }
-
-    /// Bits of a triplet.
-    pub(crate) const fn field_bits(&self) -> usize {
-        2 * self.bdir as usize + self.bnrm as usize
-    }
-
-    /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
-    #[must_use]
-    pub const fn block_bytes(&self, dim: usize) -> usize {
-        if !self.is_valid() {
-            return 0;
-        }
-        self.norm.bytes() + (dim.div_ceil(3) * self.field_bits()).div_ceil(8)
-    }
-
-    /// Bytes of a block without its norm, where a page may keep norms apart; else 0. Scores are sums of integers up to 5 bits.
-    pub(crate) const fn plane_bytes(&self, dim: usize) -> usize {
-        match self.norm {
-            NormFormat::F16 if self.bdir <= 5 => self.block_bytes(dim).saturating_sub(LEAD),
-            _ => 0,
-        }
-    }
-
-    /// bdir - bnrm, where `bits` and `split` say both.
-    fn split(&self) -> Option<u8> {
-        let split = self.bdir.checked_sub(self.bnrm).filter(|split| (1..=2).contains(split));
-        split.filter(|_| (2..=6).contains(&self.bdir))
-    }
-}
-
-impl Spec for OctopusSpec {
-    const NAME: &'static str = "octopus";
-    const SAMPLES: &'static [Sample] = &[
-        ("octopus", 128),
-        ("octopus:bits=1", 64),
-        ("octopus:bits=2", 512),
-        ("octopus:bits=4", 96),
-        ("octopus:bits=5", 32),
-        ("octopus:bits=4,split=even", 112),
-        ("octopus:bits=5,split=even", 64),
-        ("octopus:bdir=1,bnrm=0", 64),
-        ("octopus:bdir=7,bnrm=6", 160),
-        ("octopus:bits=2,rounding=full", 64),
-        ("octopus:rounding=local3,tail=paper,norm=f32,gain=norm", 128),
-        ("octopus:rounding=scalar,gain=unbiased,rounds=2,seed=7", 80),
-    ];
-    const SUMMARY: &'static str = "random rotation; triplets as an octahedral direction and a radius";
-    const KEYS: &'static [Key] = &[
-        Key::new("bits", "1..=5"),
-        Key::new("split", "paper, even"),
-        BDIR,
-        BNRM,
-        Key::new("rounding", "local2, local3, scalar, full"),
-        Key::new("tail", "scalar, paper"),
-        Key::new("norm", "f16, f32"),
-        Key::new("gain", "mse, norm, unbiased"),
-        ROUNDS,
-        Key::new("seed", "0..2^64"),
-    ];
-
-    fn set(&mut self, key: usize, value: &str) -> Option<()> {
-        match key {
-            0 => {
-                let split = self.bdir - self.bnrm; // the parser never mixes these keys with `bdir` and `bnrm`
-                self.bdir = parse_int(value, 1..=5)? as u8 + 1;
-                self.bnrm = self.bdir - split;
-            }
-            1 => self.bnrm = self.bdir - one_of(value, &SPLITS)?,
-            2 => self.bdir = parse_int(value, 1..=7)? as u8,
-            3 => self.bnrm = parse_int(value, 0..=6)? as u8,
-            4 => self.rounding = one_of(value, &Rounding::NAMES)?,
-            5 => self.tail = one_of(value, &Tail::NAMES)?,
-            6 => self.norm = one_of(value, &NormFormat::NAMES)?,
-            7 => self.gain = one_of(value, &Gain::NAMES)?,
-            8 => self.rounds = parse_int(value, 1..=3)? as u8,
-            _ => self.seed = parse_int(value, 0..=u64::MAX)?,
-        }
-        Some(())
-    }
-
-    fn get(&self, key: usize) -> Value {
-        match (key, self.split()) {
-            (0, Some(_)) => Value::Int(u64::from(self.bdir) - 1),
-            (1, Some(split)) => Value::word(split, &SPLITS),
-            (0 | 1, None) | (2 | 3, Some(_)) => Value::Absent,
-            (2, None) => Value::Int(self.bdir.into()),
-            (3, None) => Value::Int(self.bnrm.into()),
-            (4, _) => Value::word(self.rounding, &Rounding::NAMES),
-            (5, _) => Value::word(self.tail, &Tail::NAMES),
-            (6, _) => Value::word(self.norm, &NormFormat::NAMES),
-            (7, _) => Value::word(self.gain, &Gain::NAMES),
-            (8, _) => Value::Int(self.rounds.into()),
-            _ => Value::Int(self.seed),
-        }
-    }
-
-    fn is_default(&self, key: usize) -> bool {
-        // One of `bdir` and `bnrm` alone leaves the other as in the default (4, 2), which itself prints as `bits`.
-        match key {
-            2 => self.bdir == Self::default().bdir,
-            3 => self.bnrm == Self::default().bnrm,
-            _ => self.get(key) == Self::default().get(key),
-        }
-    }
-
-    fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str)) {
-        if !self.is_valid() {
-            return;
-        }
-        match self.norm {
-            NormFormat::F16 => line(2, "f16 norm with its gain"),
-            NormFormat::F32 => line(4, "f32 norm with its gain"),
-        }
-        let bytes = self.block_bytes(dim) - self.norm.bytes();
-        match (self.tail, dim % 3) {
-            (_, 0) => line(bytes, "bit stream of triplets: direction codes, radius code"),
-            (Tail::Scalar, _) => {
-                line(bytes, "bit stream of triplets: direction codes, radius code; last the codes left over")
-            }
-            (Tail::Paper, _) => {
-                line(bytes, "bit stream of triplets, the last filled up: direction codes, radius code")
-            }
-        }
-    }
-}
-
-/// OCTOPUS for vectors of `D` values; keys: [`OctopusSpec`]. State: 2.3 KiB of signs
-/// and 768 bytes of centroids.
-///
-/// Encoding and decoding are O(D log D), a score O(D) in integers. The method is OCTOPUS (Boss, Voleti, Donné, Vainer,
-/// Algorithm 1) with an f16 norm that carries the least-squares gain, and codebooks from the closed-form marginals;
-/// `docs/octopus.md` has every deviation. The true rate is about bits + 1/3 + 16/D bits a value: see
+/// Encoding and decoding take O(D log D), scoring O(D) in integers. The method is OCTOPUS (Boss,
+/// Voleti, Donné, Vainer, Algorithm 1) with an f16 norm that carries the least-squares gain, and
+/// codebooks from the closed-form marginals. `docs/octopus.md` lists every deviation. The rate is
+/// about bits + 1/3 + 16/D bits a value: see
 /// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
@@ -330,11 +81,11 @@ pub struct Core {
 const QUERY_LIMIT: i16 = 127;
 
 impl<const D: usize> Octopus<D> {
-    /// The published split for `bits` bits, (bits+1, bits-1), everything else by default, on the fastest backend of
-    /// this CPU.
+    /// Creates a codec with the published split for `bits` bits, (bits+1, bits-1), other parameters
+    /// by default, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is one of [`WIDTHS`].
+    /// [`Error::Value`] unless `bits` is 1 to 5; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(bits: u8) -> Result<Self, Error> {
         if !(1..=5).contains(&bits) {
             return Err(OctopusSpec::KEYS[0].error(0));
@@ -344,10 +95,11 @@ impl<const D: usize> Octopus<D> {
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+    /// [`Error::Value`] for bits or rounds out of range; [`Error::Width`] unless `dim` is one of
+    /// [`WIDTHS`].
     pub(crate) fn build(
         spec: OctopusSpec,
         dim: usize,
@@ -382,6 +134,7 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, directions, coordinates, radii, rest })
     }
 
+    /// Returns the layout of a row and its codebooks, as kernels take them.
     pub(crate) fn shape(&self) -> TripletLayout<'_> {
         TripletLayout {
             dim: self.dim(),
@@ -399,12 +152,12 @@ impl Core {
         }
     }
 
-    /// Whether scores are sums of integers.
+    /// Returns whether scores are sums of integers.
     fn is_int(&self) -> bool {
         !self.directions.directions.is_empty()
     }
 
-    /// Writes the norm at the head of a block; gives it as it reads back.
+    /// Writes the norm to the front of a block, and returns it as it will be read.
     fn write_norm(&self, norm: f32, block: &mut [u8]) -> Result<f32, Error> {
         match self.spec.norm {
             NormFormat::F16 => {
@@ -420,7 +173,7 @@ impl Core {
         }
     }
 
-    /// `Ok` if the norm at the head of every row is one that `encode` could have written.
+    /// Checks that the norm of every row is one that `encode` writes.
     fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
         if self.spec.norm == NormFormat::F16 {
             return check_scales(rows, stride, 1);
@@ -486,7 +239,7 @@ impl Rotated for Core {
 }
 
 impl Coarse for Core {
-    /// A unit vector's residual is about as long as the vector at most: norms stay below 16.
+    /// A unit vector's residual is at most about as long as the vector, so its norm stays below 16.
     const RESIDUALS_BELOW: u8 = 0x4c;
 
     fn norm_format(&self) -> Float {
@@ -497,7 +250,7 @@ impl Coarse for Core {
         if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
     }
 
-    /// The residual is in units of the stored norm.
+    /// The residual is relative to the stored norm.
     fn encode_with_residual(
         &self,
         x: &[f32],
@@ -526,13 +279,14 @@ impl Coarse for Core {
                 gain => {
                     let correlation = self.backend.dot(z, decoded) / norm;
                     let stored = gain.stored(norm, correlation, self.backend.dot(decoded, decoded));
-                    // In units of a much smaller norm the residual would be longer than its field may say.
+                    // Relative to a much smaller norm, the residual would be too long for its
+                    // field.
                     if residual.is_some() && stored < norm / 8.0 { norm } else { stored }
                 }
             };
             let stored = self.write_norm(stored, block)?;
             if stored == 0.0 {
-                block.fill(0); // the sign of the zero as well
+                block.fill(0); // clears the sign of a negative zero too
                 zero = true;
                 return Ok(());
             }

@@ -1,11 +1,14 @@
-//! OCTOPUS with a sign sketch of what it leaves over: unbiased scores.
+//! The codec `octopus-qjl`: OCTOPUS and a sign sketch of its residual, which makes scores unbiased.
 //!
-//! OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6. Scores are those of `octopus` plus the sketch's estimate of
-//! <q, residual>. Deviations are those of `octopus` and of the sketch (see `qjl`); the residual is that of the vector
-//! divided by its *stored* norm, so that the estimate makes up for the gain and for the norm's rounding too. `decode`
-//! adds the sketch's reconstruction, which scores as the estimate does and is a worse reconstruction at low rates.
+//! The method is OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6. Scores are those of `octopus`
+//! plus the sketch's estimate of <q, residual>. Deviations are those of `octopus` and of the sketch
+//! (see `qjl`). The residual is that of the vector divided by its *stored* norm. So the estimate
+//! also corrects the gain and the rounding of the norm. `decode` adds the sketch's reconstruction.
+//! It scores as the estimate does, but at low rates it is a worse reconstruction.
 //!
-//! A block: a block of `octopus`, f16 norm of the residual, sign plane.
+//! ```text
+//! block   block of `octopus` │ f16 norm of the residual │ sign plane
+//! ```
 
 use super::octopus::{self, OctopusSpec};
 use super::sketched::Sketched;
@@ -15,9 +18,11 @@ use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 
-/// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`: the keys of `octopus`, and
-/// the sketch's.
-/// A block of D values: a block of `octopus`, f16 norm of the residual, ⌈D/8⌉ bytes of signs. 1.9375 to 8 bits a value at D = 128.
+/// Parameters of [`OctopusQjl`]: the keys of `octopus`, then those of the sketch.
+/// `octopus-qjl:bits=3,split=paper,…,gain=mse,rounds=1,seed=0,sketch=wht,sketch_rounds=2`.
+///
+/// A block of D values takes a block of `octopus`, two bytes for the norm of the residual, and
+/// ⌈D/8⌉ bytes of signs. That is 1.9375 to 8 bits a value at D = 128.
 ///
 /// ```
 /// use octaplex::codecs::OctopusQjlSpec;
@@ -30,14 +35,14 @@ use crate::{Backend, Error};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct OctopusQjlSpec {
-    /// The octahedral stage.
+    /// Parameters of the octahedral stage.
     pub octopus: OctopusSpec,
-    /// The sketch of the residual.
+    /// Parameters of the sketch of the residual.
     pub sketch: SketchSpec,
 }
 
 impl OctopusQjlSpec {
-    /// The published split for `bits` bits, 1 to 5, and a sketch; everything else by default.
+    /// Creates parameters with the published split for `bits` bits, 1 to 5. Others are defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         Self { octopus: OctopusSpec::new(bits), sketch: SketchSpec::new() }
@@ -48,7 +53,7 @@ impl OctopusQjlSpec {
         sketch: SketchSpec;
     }
 
-    /// Bytes of a block of `dim` values; 0 for impossible numbers of bits.
+    /// Returns the bytes of a block of `dim` values. 0 for impossible numbers of bits.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.octopus.block_bytes(dim) {
@@ -114,11 +119,14 @@ impl Spec for OctopusQjlSpec {
     }
 }
 
-/// OCTOPUS and a sign sketch of its residual, for vectors of `D` values; keys: [`OctopusQjlSpec`]. State: that of
-/// [`Octopus`](crate::codecs::Octopus), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+/// OCTOPUS and a sign sketch of its residual, for vectors of `D` values. [`OctopusQjlSpec`] has the
+/// parameters.
 ///
-/// OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6; what it costs is what its two stages cost. The true rate is about
-/// bits + 1 + 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
+/// The state is that of [`Octopus`](crate::codecs::Octopus), and 2.3 KiB of signs (8·D² bytes with
+/// `sketch=gauss`). The cost is that of both stages.
+///
+/// The method is OCTOPUS (Boss, Voleti, Donné, Vainer), section 3.6. The rate is about bits + 1 +
+/// 1/3 + 32/D bits a value: see [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```
 /// use octaplex::codecs::OctopusQjl;
@@ -138,11 +146,11 @@ pub type OctopusQjl<const D: usize> = Typed<Core, D>;
 pub(crate) type Core = Sketched<octopus::Core>;
 
 impl<const D: usize> OctopusQjl<D> {
-    /// The published split for `bits` bits and a sketch, everything else by default, on the fastest backend of this
-    /// CPU.
+    /// Creates a codec with the published split for `bits` bits and a sketch, other parameters by
+    /// default, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bits` is 1 to 5, [`Error::Width`] unless `D` is a listed width.
+    /// [`Error::Value`] unless `bits` is 1 to 5; [`Error::Width`] unless `D` is a listed width.
     pub fn new(bits: u8) -> Result<Self, Error> {
         if !(1..=5).contains(&bits) {
             return Err(OCTOPUS[0].error(0));
@@ -152,11 +160,11 @@ impl<const D: usize> OctopusQjl<D> {
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is a listed width,
-    /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
+    /// [`Error::Value`] for bits or rounds out of range; [`Error::Width`] unless `dim` is a listed
+    /// width; [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
     pub(crate) fn build(
         spec: OctopusQjlSpec,
         dim: usize,

@@ -1,35 +1,41 @@
-//! Chunks that a page keeps exactly: a flag for every chunk of four values in its block, and the flagged chunks, four
-//! f16 each, behind the page's blocks.
+//! Outliers: chunks of four values that a page keeps in f16.
 //!
-//! A chunk is an outlier if its norm is above C times the lower median of all the page's chunk norms; where that
-//! median is 0, no chunk is. At most half of all chunks lie above their median, and that half is the list's bound:
-//! it cannot overflow, and nothing is clipped. A flagged chunk decodes to its four f16 plus what its block says,
-//! which encoders leave at zero.
+//! ```text
+//! page    block of token 0 │ block of token 1 │ … │ list of outliers, 8 bytes each
+//!         codes │ flags      codes │ flags            f16 f16 f16 f16
+//!                 ─────
+//!                 one bit for each chunk of four values: 1 = the chunk is in the list
+//! ```
+//!
+//! A chunk is an outlier if its norm is above C times the lower median of all chunk norms of the
+//! page. If that median is 0, there are no outliers. At most half of all chunks lie above their
+//! median, so the list holds at most half of them: it cannot overflow, and nothing is clipped. A
+//! flagged chunk decodes to its four f16 plus the values in its block, which encoders set to zero.
 
 use super::{Codec, Error, MAX_BLOCK_BYTES, at_row, count_rows, to_f16};
 
-/// Why a flagged block cannot be decoded alone.
+/// The error for decoding a block with flags on its own.
 pub(crate) const LONE_BLOCK: &str = "a block's outliers are behind its page; decode the whole page";
 
-/// Bytes of an outlier.
+/// Bytes of an outlier in the list.
 const BYTES: usize = 8;
 
-/// Where a codec's blocks have their flags.
+/// The size of a codec's blocks, and where their flags lie.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outliers {
     pub(crate) block_bytes: usize,
-    /// Byte of a block at which its flags start; they end with the block.
+    /// The offset of the flags in a block. They end with the block.
     pub(crate) flags_at: usize,
     /// Chunks in a block.
     pub(crate) chunks: usize,
 }
 
-/// The most bytes that the outliers of a page take.
+/// Returns the largest number of bytes that the outliers of a page take.
 pub(crate) const fn bytes_max(chunks: usize, tokens: usize) -> usize {
     tokens * chunks / 2 * BYTES
 }
 
-/// A page, taken apart.
+/// A page, split into blocks and the list.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
     outliers: Outliers,
@@ -38,22 +44,23 @@ pub(crate) struct Page<'a> {
 }
 
 impl Outliers {
+    /// Returns the largest number of bytes of a page.
     pub(crate) fn page_bytes_max(&self, tokens: usize) -> usize {
         tokens * self.block_bytes + bytes_max(self.chunks, tokens)
     }
 
-    /// Number of outliers of a block.
+    /// Returns the number of outliers of a block.
     fn count(&self, block: &[u8]) -> usize {
         block[self.flags_at..].iter().map(|flags| flags.count_ones() as usize).sum()
     }
 
-    /// The length of a page that holds these blocks.
+    /// Returns the bytes of a page with these blocks.
     pub(crate) fn page_bytes(&self, blocks: &[u8]) -> usize {
         blocks.len()
             + blocks.chunks_exact(self.block_bytes).map(|block| self.count(block)).sum::<usize>() * BYTES
     }
 
-    /// See [`Codec::first_page`](super::Codec::first_page).
+    /// Implements [`Codec::first_page`](super::Codec::first_page).
     pub(crate) fn first_page(&self, bytes: &[u8], tokens: usize) -> Result<(usize, usize), Error> {
         let mut taken = (0, 0);
         while taken.0 < tokens && taken.1 < bytes.len() {
@@ -68,11 +75,11 @@ impl Outliers {
         Ok(taken)
     }
 
-    /// Takes a page of `tokens` vectors apart.
+    /// Splits a page of `tokens` vectors.
     ///
     /// # Errors
-    /// [`Error::Length`] where it is not as long as its flags say, [`Error::Corrupt`] for flags of chunks that do not
-    /// exist, and for outliers that are not finite.
+    /// [`Error::Length`] unless the page is as long as its flags announce; [`Error::Corrupt`] for
+    /// flags of chunks that do not exist, and for outliers that are not finite.
     pub(crate) fn split<'a>(&self, page: &'a [u8], tokens: usize) -> Result<Page<'a>, Error> {
         let what = "bytes of a page";
         let Some((blocks, list)) = page.split_at_checked(tokens.saturating_mul(self.block_bytes)) else {
@@ -98,7 +105,8 @@ impl Outliers {
         Err(Error::Corrupt { block: corrupt })
     }
 
-    /// The same for the page of a call that has `rows` results for each of `times` queries or outputs.
+    /// Splits the page of a call that has `results` results for `times` queries or outputs
+    /// together.
     pub(crate) fn split_for<'a>(
         &self,
         page: &'a [u8],
@@ -114,7 +122,7 @@ impl Outliers {
         self.split(page, results / times)
     }
 
-    /// Encodes a page; see [`Codec::encode_page`](super::Codec::encode_page).
+    /// Implements [`Codec::encode_page`](super::Codec::encode_page). `multiplier` is the factor C.
     pub(crate) fn encode_page(
         &self,
         codec: &dyn Chunked,
@@ -143,7 +151,8 @@ impl Outliers {
             }
         });
         if largest >= SURELY_F16 {
-            // Once for nothing, so that a vector that cannot be written leaves the page as it was.
+            // Encode once without keeping the result, so that a vector that cannot be encoded
+            // leaves the page as it was.
             let mut scratch = [0; MAX_BLOCK_BYTES];
             for x in xs() {
                 self.encode_block(codec, x, threshold, &mut scratch[..self.block_bytes], |_| {})?;
@@ -161,7 +170,7 @@ impl Outliers {
         Ok(self.page_bytes(blocks))
     }
 
-    /// A block with its flags, and its outliers to `push`.
+    /// Encodes a block with its flags, and passes its outliers to `push`.
     fn encode_block(
         &self,
         codec: &dyn Chunked,
@@ -189,11 +198,13 @@ impl Outliers {
     }
 }
 
-/// Where all norms are below this, every scale and outlier fits an f16.
+/// If all norms are below this, every scale and every outlier fits an f16.
 const SURELY_F16: f32 = 32768.0;
 
-/// C times the lower median of `count` norms, which `visit` passes to its argument; infinite where there are none, or
-/// the median is 0. The norms are finite and not negative.
+/// Returns C times the lower median of `count` norms. `visit` passes each norm to its argument.
+///
+/// The norms are finite and not negative. Without norms, or if the median is 0, the result is
+/// infinite.
 #[cfg(feature = "alloc")]
 fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
     let mut norms = alloc::vec::Vec::with_capacity(count);
@@ -201,12 +212,13 @@ fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) 
     if norms.is_empty() {
         return f32::INFINITY;
     }
-    // Bits of floats that are not negative ascend with their values.
+    // For floats that are not negative, the order of the bits is the order of the values.
     let middle = (norms.len() - 1) / 2;
     times_median(multiplier, f32::from_bits(*norms.select_nth_unstable(middle).1))
 }
 
-/// The same without a heap: a radix search, a byte at a time, that visits four times.
+/// Finds the same median without a heap: a radix search, one byte of the result at a time, in four
+/// visits.
 #[cfg(not(feature = "alloc"))]
 fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) -> f32 {
     let (mut rank, mut prefix) = (count.saturating_sub(1) / 2, 0u32);
@@ -228,26 +240,29 @@ fn threshold(multiplier: u8, count: usize, visit: impl Fn(&mut dyn FnMut(f32))) 
     if count == 0 { f32::INFINITY } else { times_median(multiplier, f32::from_bits(prefix)) }
 }
 
+/// Returns the threshold for a median.
 fn times_median(multiplier: u8, median: f32) -> f32 {
     if median == 0.0 { f32::INFINITY } else { median * f32::from(multiplier) }
 }
 
-/// What is done with a vector's values and the norms of its chunks.
+/// A function of a vector's values in the codec's basis and the norms of its chunks.
 pub(crate) type WithChunks<'a> = &'a mut dyn FnMut(&[f32], &mut [f32]) -> Result<(), Error>;
 
-/// What a codec that keeps outliers does with a vector.
+/// The operations of a codec that keeps outliers.
 pub(crate) trait Chunked: Codec {
-    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the chunks.
+    /// Calls `f` with the vector in the codec's basis, padded to whole chunks, and the norms of the
+    /// chunks.
     ///
     /// # Errors
-    /// [`Error::NonFinite`] and [`Error::Overflow`] where a norm is not finite, and those of `f`.
+    /// [`Error::NonFinite`] and [`Error::Overflow`] if a norm is not finite; errors of `f`.
     fn with_chunks(&self, x: &[f32], f: WithChunks<'_>) -> Result<(), Error>;
 
-    /// Writes a block but for its flags. Chunks whose norm is 0 count as zero.
+    /// Writes a block without its flags. Chunks with a norm of 0 are encoded as zeros.
     fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error>;
 }
 
-/// f16 to f32, exact; infinities and NaN become 65536 and more.
+/// Converts f16 bits to f32 exactly. Infinities and NaN become magnitudes of 65536 and more, so
+/// that one comparison finds them.
 fn widen(bits: u16) -> f32 {
     const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_112;
@@ -255,12 +270,12 @@ fn widen(bits: u16) -> f32 {
 }
 
 impl Page<'_> {
-    /// Calls `f` with (row, chunk, its values) of each outlier, in order.
+    /// Calls `f` with the row, the chunk and the values of each outlier, in order.
     pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
         self.for_each_exactly(|row, chunk, halves| f(row, chunk, halves.map(widen)));
     }
 
-    /// The same with the bits of its f16.
+    /// Calls `f` with the row, the chunk and the f16 bits of each outlier, in order.
     pub(crate) fn for_each_exactly(&self, mut f: impl FnMut(usize, usize, [u16; 4])) {
         let mut list = self.list.as_chunks::<BYTES>().0.iter();
         for (row, block) in self.blocks.chunks_exact(self.outliers.block_bytes).enumerate() {
@@ -278,22 +293,23 @@ impl Page<'_> {
         }
     }
 
-    /// x\[row] += outlier.
+    /// Adds the outliers to decoded rows.
     pub(crate) fn add_to(&self, dim: usize, xs: &mut [f32]) {
         self.for_each(|row, chunk, values| {
             xs[row * dim..][..dim][4 * chunk..].iter_mut().zip(values).for_each(|(x, value)| *x += value);
         });
     }
 
-    /// score\[query]\[row] += query · outlier, ((w+x)+(y+z)) of the products, outliers in order. Queries have the page's
-    /// width, padded with zeros.
+    /// Adds query · outlier to the scores, outliers in order. Each product sums as ((w+x)+(y+z)).
+    ///
+    /// Queries have the page's width, and count as padded with zeros.
     pub(crate) fn add_scores(&self, queries: &[&[f32]], scores: &mut [f32]) {
         let rows = self.blocks.len() / self.outliers.block_bytes;
         self.for_each(|row, chunk, [w, x, y, z]| {
             for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(rows)) {
                 let q = match query[4 * chunk..].first_chunk::<4>() {
                     Some(q) => *q,
-                    // The last chunk of a width that is not divisible by four.
+                    // The last chunk of a width that four does not divide.
                     None => core::array::from_fn(|i| query.get(4 * chunk + i).copied().unwrap_or(0.0)),
                 };
                 scores[row] += (q[0] * w + q[1] * x) + (q[2] * y + q[3] * z);
@@ -301,7 +317,7 @@ impl Page<'_> {
         });
     }
 
-    /// acc\[output] += weight · outlier, outliers in order.
+    /// Adds weight · outlier to the sums, outliers in order.
     pub(crate) fn accumulate(&self, weights: &[f32], dim: usize, acc: &mut [f32]) {
         let rows = self.blocks.len() / self.outliers.block_bytes;
         self.for_each(|row, chunk, values| {

@@ -1,7 +1,9 @@
-//! Codecs whose block is a norm and planes that it scales, so that a page can keep the norms of all rows together.
+//! Codecs whose block is a norm, and planes that code a direction. A page can keep the norms of all
+//! such rows together.
 //!
-//! [`Planes`] is what a page asks of such a codec, of this library or not. [`Rotated`] is what those of this library
-//! implement: kernels in a rotated basis, from which [`Planes`] follows.
+//! [`Planes`] is the interface of pages to such a codec, which may be your own. [`Rotated`] is the
+//! interface of this library's codecs to their kernels, in a rotated basis. Every `Rotated` codec
+//! implements `Planes`.
 
 use super::query::QueryFormat;
 use super::scratch::{bytes_of, with_scratch, words_for};
@@ -14,8 +16,9 @@ use octaplex_arch::{Packing, Rows};
 
 /// Bytes in front of a row of planes that belong to the row before it.
 ///
-/// Kernels read rows of one form: an f16 norm, then planes. A page keeps norms elsewhere and its rows without gaps, so
-/// the two bytes where a kernel expects the norm are the last two of the previous row. No kernel reads them.
+/// Kernels read one form of rows: an f16 norm, then planes. A page keeps its norms elsewhere and
+/// its rows without gaps. So it passes each row with the two bytes in front of it, which are the
+/// last two of the previous row. Kernels never read these two bytes if norms are passed separately.
 ///
 /// ```text
 /// block      │norm│ planes ……………… │norm│ planes ……………… │
@@ -25,44 +28,49 @@ use octaplex_arch::{Packing, Rows};
 /// ```
 pub(crate) const LEAD: usize = 2;
 
-/// How pages keep a codec's rows: what [`Codec::pages`] answers.
+/// How pages keep a codec's rows: the result of [`Codec::pages`].
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Pages<'a> {
-    /// Blocks, one behind the other.
+    /// As consecutive blocks.
     Blocks,
-    /// Rows of planes without their norms, which a page keeps together in 6 bits each.
+    /// As rows of planes without norms. The page keeps the norms together in 6 bits each.
     Lean(&'a dyn Planes),
-    /// Two codecs of half the width each: the first for the channels that queries weigh most. For keys; values in such a
-    /// codec are kept as blocks.
+    /// As two codecs of half the width each. The first codes the channels that queries weigh most.
+    /// This is for keys; values in such a codec are kept as blocks.
     Graded([&'a dyn Planes; 2]),
 }
 
-/// A codec whose block is a norm, and planes that code a direction: x̂ = norm · direction, whatever the norm.
+/// A codec whose block is a norm, and planes that code a direction: x̂ = norm · direction, for
+/// every norm.
 ///
-/// A cache keeps the pages of such a codec *lean*: planes without gaps, and norms of 6 bits. That saves 0.1 to 0.3 bits a
-/// value. A codec of your own has lean pages if it implements this trait and returns `Pages::Lean(self)` from
-/// [`Codec::pages`]. Pages are lean where planes take 4.5 bits a value at most; more precise codecs keep their blocks.
+/// A cache keeps such a codec in *lean* pages: planes without gaps, and norms of 6 bits. That saves
+/// 0.1 to 0.3 bits a value. Your own codec gets lean pages if it implements this trait and returns
+/// `Pages::Lean(self)` from [`Codec::pages`]. Pages are lean if planes take at most 4.5 bits a
+/// value. More precise codecs keep their blocks.
 ///
-/// Three methods are enough. The others decode by default.
+/// Three methods are enough. The defaults of the others decode.
 pub trait Planes: Codec {
-    /// Bytes of a row without its norm.
+    /// Returns the bytes of a row without its norm.
     fn plane_bytes(&self) -> usize;
 
-    /// Encodes rows into planes of [`plane_bytes`](Self::plane_bytes) each, and writes one norm for each row. After an
-    /// error both may hold anything.
+    /// Encodes rows into planes of [`plane_bytes`](Self::plane_bytes) bytes each, and writes one
+    /// norm for each row.
+    ///
+    /// After an error both outputs may hold anything.
     ///
     /// # Errors
     /// As [`Codec::encode_page`].
     fn encode_planes(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error>;
 
-    /// Decodes row `row` into `x`.
+    /// Decodes row `row` into `x`, in the basis of the input.
     ///
     /// # Errors
     /// [`Error::Corrupt`] for planes that no encoder writes.
     fn decode_planes(&self, rows: &PlaneRows, row: usize, x: &mut [f32]) -> Result<(), Error>;
 
-    /// Scores every prepared query with every row, laid out \[query]\[row]: [`Codec::score`] on planes.
+    /// Scores every prepared query with every row, laid out \[query]\[row], as [`Codec::score`]
+    /// does on blocks.
     ///
     /// # Errors
     /// As [`Codec::score`].
@@ -79,7 +87,8 @@ pub trait Planes: Codec {
         })
     }
 
-    /// acc\[query] += Σ weight·v̂ over the rows, in the codec's basis: [`Codec::accumulate`] on planes.
+    /// Adds Σ weight·v̂ over the rows to `acc`, in the codec's basis, as [`Codec::accumulate`] does
+    /// on blocks.
     ///
     /// # Errors
     /// As [`Codec::accumulate`].
@@ -96,8 +105,10 @@ pub trait Planes: Codec {
         })
     }
 
-    /// How the mean of a page's keys is coded in the codec's own basis; `None` (the default) keeps it in f16. A codec that
-    /// wraps one of this library can forward its answer.
+    /// Returns how the mean of a page's keys is coded in the codec's own basis. With `None`, the
+    /// default, it is kept in f16.
+    ///
+    /// A codec that wraps one of this library can forward to it.
     fn centre(&self) -> Option<CentreCode<'_>> {
         None
     }
@@ -108,59 +119,63 @@ pub trait Planes: Codec {
 pub struct PlaneRows<'a>(Rows<'a>);
 
 impl<'a> PlaneRows<'a> {
-    /// Rows of `dim` values, `stride` bytes each behind [`LEAD`] bytes; `ahead` is read next.
+    /// Wraps rows of `dim` values. Each has `stride` bytes, and [`LEAD`] bytes stand in front of
+    /// the first. `ahead` is prefetched.
     pub(crate) fn new(bytes: &'a [u8], stride: usize, dim: usize, norms: &'a [f32], ahead: &'a [u8]) -> Self {
         Self(Rows { bytes, stride, len: stride + LEAD, dim, scales: Some(norms), ahead })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.count()
     }
 
-    /// The planes of a row.
+    /// Returns the planes of a row.
     ///
     /// # Panics
-    /// Where `row` is not below [`count`](Self::count).
+    /// If `row` is not below [`count`](Self::count).
     #[must_use]
     pub fn planes(&self, row: usize) -> &'a [u8] {
         &self.with_lead(row)[LEAD..]
     }
 
-    /// The norm of a row: finite.
+    /// Returns the norm of a row. It is finite.
     ///
     /// # Panics
-    /// Where `row` is not below [`count`](Self::count).
+    /// If `row` is not below [`count`](Self::count).
     #[must_use]
     pub fn norm(&self, row: usize) -> f32 {
         self.0.scales.map_or(0.0, |norms| norms[row])
     }
 
+    /// Returns the planes of a row with the two bytes in front of them, the form that kernels take.
     fn with_lead(&self, row: usize) -> &'a [u8] {
         &self.0.bytes[row * self.0.stride..][..self.0.len]
     }
 }
 
-/// A codec of this library that is a norm and planes in a rotated basis, and the kernels for it.
+/// A codec of this library with a norm and planes in a rotated basis, and its kernels.
 pub(crate) trait Rotated: Codec {
     fn backend(&self) -> Kernels;
 
     fn rotation(&self) -> &Rotation;
 
-    /// The codebook of [`CentreCode`], found when the codec was made: programs that know its width then link no other's.
+    /// Returns the codebook of [`CentreCode`]. It is found when the codec is built, so that
+    /// programs with a constant width link only one.
     fn centre_codebook(&self) -> Codebook;
 
-    /// Prepared queries.
+    /// Returns the format of prepared queries.
     fn format(&self) -> QueryFormat;
 
-    /// See [`Planes::encode_planes`].
+    /// Encodes rows; see [`Planes::encode_planes`].
     fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error>;
 
-    /// Decodes a row, as [`Rows`] has them, for a norm that it need not have itself, in the rotated basis.
+    /// Decodes a row in the form of [`Rows`] into the rotated basis, scaled to `norm`. The norm
+    /// inside the row is not read.
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error>;
 
-    /// Scores of rows whose norms are finite.
+    /// Scores rows whose norms are finite.
     fn score_rows(
         &self,
         format: &QueryFormat,
@@ -169,7 +184,8 @@ pub(crate) trait Rotated: Codec {
         scores: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Sums of rows whose norms are finite, by weights of at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
+    /// Adds weighted rows. Norms must be finite, and weights at most
+    /// [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]);
 }
 
@@ -203,7 +219,7 @@ impl<C: Rotated> Planes for C {
     }
 }
 
-/// Takes blocks of an f16 norm and planes apart.
+/// Splits blocks into their f16 norms and their planes.
 pub(crate) fn take_planes(blocks: &[u8], bytes: usize, planes: &mut [u8], norms: &mut [f32]) {
     let rows = blocks.chunks_exact(bytes).zip(planes.chunks_exact_mut(bytes - LEAD));
     for ((block, planes), norm) in rows.zip(norms) {
@@ -212,16 +228,20 @@ pub(crate) fn take_planes(blocks: &[u8], bytes: usize, planes: &mut [u8], norms:
     }
 }
 
-/// Blocks of `len` bytes, and whatever follows each of them.
+/// Describes rows of `len` bytes that begin every `stride` bytes. Kernels skip what lies between.
 pub(crate) fn rows_of(blocks: &[u8], stride: usize, len: usize, dim: usize) -> Rows<'_> {
     Rows { bytes: blocks, stride, len, dim, scales: None, ahead: &[] }
 }
 
-/// How a page's centre is stored beside rows of [`Planes`]: as a block of `turboquant:bits=5`, in the rotation of the rows'
-/// codec, so that prepared queries meet it as they meet the rows.
+/// The code of a page's centre for codecs with [`Planes`]: a block of `turboquant:bits=5`, in the
+/// rotation of the codec.
 ///
-/// A centre's error is that of all keys of its page: 5 bits leave a tenth of what the keys' own 3 bits do. On real keys 8
-/// bits gain 3% of attention's divergence, and cost 0.05 bits a key at pages of 64, which are worth 10%.
+/// Because of that rotation, queries that are prepared for the rows can be scored with the centre
+/// too.
+///
+/// The error of a centre affects all keys of its page. With 5 bits that error is a tenth of what
+/// the 3 bits of the keys leave. On real keys, 8 bits would lower attention's divergence by 3%.
+/// They would cost 0.05 bits a key value at pages of 64, and those bits are worth 10% elsewhere.
 #[derive(Debug)]
 pub struct CentreCode<'a> {
     backend: Kernels,
@@ -230,11 +250,12 @@ pub struct CentreCode<'a> {
     codebook: Codebook,
 }
 
-/// Codes of a centre. Their codebook goes with the queries of every codec: integers of at most ±1023.
+/// The levels of a centre's code. Its codebook works with the queries of every codec, whose
+/// integers are at most ±1023.
 const LEVELS: usize = 32;
 const PACKING: Packing = Packing::bits(LEVELS.trailing_zeros() as u8);
 
-/// Bytes of a coded centre.
+/// Returns the bytes of a coded centre.
 pub(crate) const fn centre_bytes(dim: usize) -> usize {
     2 + PACKING.bytes(dim)
 }
@@ -244,7 +265,7 @@ impl CentreCode<'_> {
         lloyd_max(dim, LEVELS).ok_or(Error::Width { actual: dim })
     }
 
-    /// Encodes a centre, and puts what it decodes to in its place.
+    /// Encodes a centre, and replaces it by what was encoded.
     pub(crate) fn encode(&self, centre: &mut [f32], bytes: &mut [u8]) -> Result<(), Error> {
         let (dim, backend) = (centre.len(), self.backend);
         let norm = norm(backend, centre)?;
@@ -270,7 +291,7 @@ impl CentreCode<'_> {
         self.decode(bytes, centre)
     }
 
-    /// Any bytes are allowed whose f16 is finite.
+    /// Decodes a centre. Any bytes are allowed if their f16 is finite.
     pub(crate) fn decode(&self, bytes: &[u8], centre: &mut [f32]) -> Result<(), Error> {
         let backend = self.backend;
         with_scratch(words_for(centre.len()), |codes| {
@@ -284,7 +305,7 @@ impl CentreCode<'_> {
         Ok(())
     }
 
-    /// Scores q·centre of each query, centres being `stride` bytes apart.
+    /// Scores q·centre of each query with centres that are `stride` bytes apart.
     pub(crate) fn score(
         &self,
         queries: &[&[f32]],

@@ -1,11 +1,18 @@
-//! PolarQuant: random rotation, then polar coordinates level by level, angles from fixed codebooks.
+//! The codec `polarquant`: a random rotation, then polar coordinates level by level, with angles
+//! from fixed codebooks.
 //!
-//! PolarQuant (Han, Kacham, Karbasi, Mirrokni, Zandieh). Deviations: the rotation is a seeded Walsh-Hadamard transform;
-//! no trigonometric function is evaluated (codes come from comparisons with tangents, values and scores from trees of
-//! products with tabulated cosines and sines). `depth=full` recurses to one radius, the norm; `depth=4` is the
-//! published form of four levels with angles of 4, 2, 2, 2 bits and a radius for each 16 coordinates.
+//! The method is PolarQuant (Han, Kacham, Karbasi, Mirrokni, Zandieh). Deviations: the rotation is
+//! a seeded Walsh-Hadamard transform, and no trigonometric function is evaluated. Codes come from
+//! comparisons with tangents. Values and scores come from trees of products with tabulated cosines
+//! and sines.
 //!
-//! A block: f16 radii, then one stream of codes, level 1 first. With `depth=4` level 1 has a stream of its own.
+//! `depth=full` recurses to one radius, the norm. `depth=4` is the published form: four levels with
+//! angles of 4, 2, 2, 2 bits, and a radius for each 16 coordinates.
+//!
+//! ```text
+//! block   depth=full   f16 norm │ codes of all levels in one stream, level 1 first
+//!         depth=4      f16 radii │ 4-bit codes of level 1 │ 2-bit codes of levels 2, 3, 4
+//! ```
 
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
@@ -24,10 +31,10 @@ use octaplex_arch::{AngleTree, Angles};
 /// How far the recursion goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Depth {
-    /// To one radius; for widths that are powers of two.
+    /// To one radius. For widths that are powers of two.
     #[default]
     Full,
-    /// Four levels, angles of 4, 2, 2, 2 bits; for widths that 16 divides.
+    /// Four levels, with angles of 4, 2, 2, 2 bits. For widths that 16 divides.
     Four,
 }
 
@@ -35,9 +42,11 @@ impl Depth {
     const NAMES: [(&'static str, Self); 2] = [("full", Self::Full), ("4", Self::Four)];
 }
 
-/// `polarquant:bits=4,depth=full,rounds=1,seed=0`
-/// A block of D values: an f16 radius for each tree (one, or with `depth=4` one in 16 values), then the angles' codes, one less than
-/// there are values in a tree. 1.125 to 8.0625 bits a value at D = 128.
+/// Parameters of [`PolarQuant`]: `polarquant:bits=4,depth=full,rounds=1,seed=0`.
+///
+/// A block has an f16 radius for each tree: one tree, or with `depth=4` one for every 16 values.
+/// Then come the codes of the angles, one less in a tree than it has values. That is 1.125 to
+/// 8.0625 bits a value at D = 128.
 ///
 /// ```
 /// use octaplex::codecs::{Depth, PolarQuantSpec};
@@ -51,7 +60,7 @@ impl Depth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PolarQuantSpec {
-    /// Bits of an angle, 1 to 8; 4 (level 1's) with [`Depth::Four`].
+    /// Bits of an angle, 1 to 8. With [`Depth::Four`] it must be 4, the bits of level 1.
     pub bits: u8,
     /// How far the recursion goes.
     pub depth: Depth,
@@ -68,7 +77,7 @@ impl Default for PolarQuantSpec {
 }
 
 impl PolarQuantSpec {
-    /// `bits` bits an angle, 1 to 8, everything else by default.
+    /// Creates parameters with `bits` bits an angle, 1 to 8. Others are defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         Self { bits, depth: Depth::Full, rounds: 1, seed: 0 }
@@ -80,14 +89,14 @@ impl PolarQuantSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for an impossible combination.
+    /// Returns the bytes of a block of `dim` values. 0 for an impossible combination.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.depth {
             Depth::Full if dim.is_power_of_two() && dim > 1 && self.bits >= 1 && self.bits <= 8 => {
                 2 + ((dim - 1) * self.bits as usize).div_ceil(8)
             }
-            // A radius, 8 codes of 4 bits and 7 of 2 for each 16 values.
+            // For every 16 values: a radius of two bytes, 8 codes of 4 bits, and 7 codes of 2 bits.
             Depth::Four if dim.is_multiple_of(16) && self.bits == Self::FOUR_BITS[0] => {
                 dim / 16 * 6 + (dim / 16 * 14).div_ceil(8)
             }
@@ -95,7 +104,7 @@ impl PolarQuantSpec {
         }
     }
 
-    /// Angle bits of the four-level form.
+    /// Bits of an angle on each level of `depth=4`.
     const FOUR_BITS: [u8; 4] = [4, 2, 2, 2];
 }
 
@@ -153,11 +162,12 @@ impl Spec for PolarQuantSpec {
     }
 }
 
-/// PolarQuant for vectors of `D` values; keys: [`PolarQuantSpec`]. State: 2.3 KiB of signs.
+/// PolarQuant for vectors of `D` values. [`PolarQuantSpec`] has the parameters. The state is 2.3
+/// KiB of signs.
 ///
-/// Encoding, decoding and a query are O(D log D), a score O(D) in f32. The method is PolarQuant (Han, Kacham, Karbasi,
-/// Mirrokni, Zandieh) with a seeded Walsh-Hadamard rotation and without trigonometry; `docs/polarquant.md` has every
-/// deviation.
+/// Encoding, decoding and preparing a query take O(D log D), scoring O(D) in f32. The method is
+/// PolarQuant (Han, Kacham, Karbasi, Mirrokni, Zandieh) with a seeded Walsh-Hadamard rotation and
+/// without trigonometry. `docs/polarquant.md` lists every deviation.
 ///
 /// ```
 /// use octaplex::codecs::PolarQuant;
@@ -179,27 +189,29 @@ pub struct Core {
     backend: Kernels,
     rotation: Rotation,
     levels: [Angles<'static>; LEVELS],
-    /// Levels in use.
+    /// The number of levels in use.
     depth: usize,
 }
 
 impl<const D: usize> PolarQuant<D> {
-    /// Full recursion with `bits` bits an angle, everything else by default, on the fastest backend of this CPU.
+    /// Creates a codec with full recursion and `bits` bits an angle, other parameters by default,
+    /// on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// As [`build`](Typed::build); [`Error::Unsupported`] where `D` is no power of two.
+    /// As [`build`](Typed::build). [`Error::Unsupported`] unless `D` is a power of two.
     pub fn new(bits: u8) -> Result<Self, Error> {
         Self::build(PolarQuantSpec::new(bits), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], [`Error::Value`] for bits or rounds outside their range,
-    /// [`Error::Unsupported`] for full depth of a width that is no power of two, and for `depth=4` of one that 16
-    /// does not divide, or with other bits.
+    /// * [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+    /// * [`Error::Value`] for bits or rounds out of range.
+    /// * [`Error::Unsupported`] for full depth unless the width is a power of two, and for
+    ///   `depth=4` unless 16 divides it and the bits are 4.
     pub(crate) fn build(
         spec: PolarQuantSpec,
         dim: usize,

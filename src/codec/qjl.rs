@@ -1,9 +1,13 @@
-//! QJL: the norm and the signs of a sketched vector, one bit a value, with unbiased scores.
+//! The codec `qjl`: the norm and the signs of a sketched vector, one bit a value, with unbiased
+//! scores.
 //!
-//! QJL (Zandieh, Daliri, Han), with an orthonormal sketch of two Hadamard rounds by default (`sketch=gauss` is the
-//! published dense matrix). Scores take an int8 query in the sketch's basis.
+//! The method is QJL (Zandieh, Daliri, Han). The default sketch is orthonormal, of two Hadamard
+//! rounds. `sketch=gauss` is the published dense matrix. Scores take a query of int8 values in the
+//! sketch's basis.
 //!
-//! A block: f16 norm, sign plane.
+//! ```text
+//! block   f16 norm │ sign plane
+//! ```
 
 use super::query::{Body, QueryFormat};
 use super::scratch::with_scratch;
@@ -19,8 +23,9 @@ use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::SignRows;
 
-/// `qjl:sketch=wht,sketch_rounds=2,seed=0`
-/// A block of D values: f16 norm, ⌈D/8⌉ bytes of signs.
+/// Parameters of [`Qjl`]: `qjl:sketch=wht,sketch_rounds=2,seed=0`.
+///
+/// A block of D values has an f16 norm, and ⌈D/8⌉ bytes of signs.
 ///
 /// ```
 /// use octaplex::codecs::QjlSpec;
@@ -33,14 +38,14 @@ use octaplex_arch::SignRows;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct QjlSpec {
-    /// The sketch.
+    /// Parameters of the sketch.
     pub sketch: SketchSpec,
-    /// Its seed.
+    /// Seed of the sketch.
     pub seed: u64,
 }
 
 impl QjlSpec {
-    /// Everything by default.
+    /// Creates the default parameters.
     #[must_use]
     pub const fn new() -> Self {
         Self { sketch: SketchSpec::new(), seed: 0 }
@@ -51,7 +56,7 @@ impl QjlSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values.
+    /// Returns the bytes of a block of `dim` values.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         2 + SketchSpec::bytes(dim)
@@ -85,10 +90,11 @@ impl Spec for QjlSpec {
     }
 }
 
-/// QJL for vectors of `D` values; keys: [`QjlSpec`]. State: 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+/// QJL for vectors of `D` values. [`QjlSpec`] has the parameters. The state is 2.3 KiB of signs
+/// (8·D² bytes with `sketch=gauss`).
 ///
-/// The published estimator (Zandieh, Daliri, Han) with an orthonormal sketch by default. Encoding is O(D log D), D² with
-/// `gauss`.
+/// It is the published estimator (Zandieh, Daliri, Han), with an orthonormal sketch by default.
+/// Encoding takes O(D log D), and O(D²) with `gauss`.
 ///
 /// ```
 /// use octaplex::codecs::Qjl;
@@ -113,7 +119,7 @@ pub struct Core {
 }
 
 impl<const D: usize> Qjl<D> {
-    /// Everything by default, on the fastest backend of this CPU.
+    /// Creates a codec with default parameters, on the fastest backend of this CPU.
     ///
     /// # Errors
     /// [`Error::Width`] unless `D` is one of [`WIDTHS`].
@@ -123,11 +129,11 @@ impl<const D: usize> Qjl<D> {
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for rounds outside their range;
-    /// [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for rounds out of
+    /// range; [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
     pub(crate) fn build(spec: QjlSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });

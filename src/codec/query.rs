@@ -1,5 +1,5 @@
-//! Prepared queries of this library's codecs: a tag, then floats, or integers with their scale, then a sketch. They are
-//! words of f32 in the caller's memory, so that one kind of memory serves every codec.
+//! Prepared queries of this library's codecs. They are f32 words in the caller's memory, so that
+//! one buffer type serves every codec.
 //!
 //! ```text
 //! word 0     tag: what follows
@@ -17,17 +17,18 @@ use octaplex_arch::{IntQuery, SignQuery};
 /// Queries that one pass over the blocks takes.
 pub(crate) const QUERY_BATCH: usize = if cfg!(target_os = "none") { 8 } else { 64 };
 
-/// What scores of rows are computed from.
+/// The part of a query that rows are scored with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Body {
-    /// From the sketch alone.
+    /// Nothing but the sketch.
     None,
+    /// Values in f32.
     Float,
-    /// Integers of at most ± this.
+    /// Integers of at most this magnitude, and a scale.
     Int(i16),
 }
 
-/// What a codec's prepared queries consist of.
+/// The contents of a codec's prepared queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueryFormat {
     pub(crate) dim: usize,
@@ -42,16 +43,17 @@ impl QueryFormat {
         Self { dim, body, sketch: false }
     }
 
-    /// The same, and a sketch.
+    /// Returns this format with a sketch added.
     pub(crate) const fn sketched(self) -> Self {
         Self { sketch: true, ..self }
     }
 
-    /// Words of a query.
+    /// Returns the number of words in a query.
     pub(crate) const fn len(&self) -> usize {
         self.sketch_at() + if self.sketch { 1 + self.dim.div_ceil(4) } else { 0 }
     }
 
+    /// Returns the word at which the sketch begins.
     const fn sketch_at(&self) -> usize {
         match self.body {
             Body::None => 1,
@@ -60,7 +62,7 @@ impl QueryFormat {
         }
     }
 
-    /// "oq", and the kind.
+    /// Returns the tag: "oq", then the kind of query. It detects queries of another codec.
     fn tag(&self) -> u32 {
         let body = match self.body {
             Body::None => 0x4000,
@@ -70,7 +72,7 @@ impl QueryFormat {
         0x6f71_0000 | u32::from(self.sketch) << 15 | body
     }
 
-    /// `Ok` if the queries are of this kind.
+    /// Checks that all queries have this format.
     pub(crate) fn check(&self, queries: &[&[f32]]) -> Result<(), Error> {
         let is_mine = |query: &&[f32]| {
             query.len() == self.len() && query.first().is_some_and(|tag| tag.to_bits() == self.tag())
@@ -78,14 +80,15 @@ impl QueryFormat {
         if queries.iter().all(is_mine) { Ok(()) } else { Err(WRONG_KIND) }
     }
 
-    /// Checks the lengths of a call that prepares a query.
+    /// Checks the arguments of a call that prepares a query.
     pub(crate) fn check_prepare(&self, q: &[f32], query: &[f32]) -> Result<(), Error> {
         Error::expect_length("values of a query", self.dim, q.len())?;
         Error::expect_length("words of a prepared query", self.len(), query.len())?;
         super::check_values(q, super::MAX_VALUE)
     }
 
-    /// Rotates a query and prepares it; `then` adds to it what else there is of the rotated one.
+    /// Rotates a query and writes it. `then` receives the rotated query and the words, to add a
+    /// sketch.
     pub(crate) fn prepare(
         &self,
         (rotation, backend): (&Rotation, Kernels),
@@ -103,7 +106,7 @@ impl QueryFormat {
         })
     }
 
-    /// Writes a query, given in the codec's basis.
+    /// Writes a query that is already in the codec's basis.
     pub(crate) fn write(&self, backend: Kernels, rotated: &[f32], query: &mut [f32]) {
         query[0] = f32::from_bits(self.tag());
         match self.body {
@@ -117,19 +120,19 @@ impl QueryFormat {
         }
     }
 
-    /// Writes a query of floats, rotated where it lies.
+    /// Writes a query in f32, and rotates it in place.
     pub(crate) fn write_rotated(&self, backend: Kernels, rotation: &Rotation, q: &[f32], query: &mut [f32]) {
         self.write(backend, q, query);
         rotation.forward(backend, &mut query[1..][..self.dim]);
     }
 
-    /// The sketch's scale and integers, to be written.
+    /// Returns the sketch's scale and integers for writing.
     pub(crate) fn sketch_mut<'a>(&self, query: &'a mut [f32]) -> (&'a mut f32, &'a mut [i8]) {
         let (scale, ints) = query[self.sketch_at()..].split_at_mut(1);
         (&mut scale[0], &mut bytemuck::cast_slice_mut(ints)[..self.dim])
     }
 
-    /// Calls `score` with [`QUERY_BATCH`] queries in f32 and their part of `scores` at a time.
+    /// Calls `score` for batches of [`QUERY_BATCH`] queries in f32, each with its part of `scores`.
     pub(crate) fn in_float_batches(
         &self,
         queries: &[&[f32]],
@@ -147,7 +150,7 @@ impl QueryFormat {
         Ok(())
     }
 
-    /// The same for queries in integers.
+    /// Calls `score` for batches of queries in integers, each with its part of `scores`.
     pub(crate) fn in_int_batches(
         &self,
         queries: &[&[f32]],
@@ -167,7 +170,7 @@ impl QueryFormat {
         Ok(())
     }
 
-    /// The same for sketches.
+    /// Calls `score` for batches of sketched queries, each with its part of `scores`.
     pub(crate) fn in_sketch_batches(
         &self,
         queries: &[&[f32]],
@@ -188,7 +191,7 @@ impl QueryFormat {
     }
 }
 
-/// Calls `score` with so many queries and their part of `scores` at a time.
+/// Calls `score` for batches of `batch` queries, each with its part of `scores`.
 pub(crate) fn each_batch<T>(
     batch: usize,
     queries: &[T],
@@ -197,7 +200,8 @@ pub(crate) fn each_batch<T>(
 ) {
     let rows = scores.len() / queries.len().max(1);
     let (mut queries, mut scores) = (queries.chunks(batch), scores.chunks_mut((batch * rows).max(1)));
-    // A `zip` of them divides, and boards link a panic for a division by none.
+    // Zipping the two would divide, and the panic of a division by zero would be linked into
+    // microcontrollers.
     while let (Some(queries), Some(scores)) = (queries.next(), scores.next()) {
         score(queries, scores);
     }

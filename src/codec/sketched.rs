@@ -1,8 +1,11 @@
-//! A sign sketch behind a coarse codec, of what that leaves over: unbiased scores. `turboquant-qjl` and `octopus-qjl` are of
-//! this kind.
+//! A coarse codec with a sign sketch of its residual, which makes scores unbiased. `turboquant-qjl`
+//! and `octopus-qjl` are such codecs.
 //!
-//! A block: the coarse codec's, f16 norm of the residual, sign plane. Scores are the coarse codec's plus the sketch's estimate
-//! of <q, residual>; `decode` adds the sketch's reconstruction.
+//! ```text
+//! block   block of the coarse codec │ f16 norm of the residual │ sign plane
+//! score   coarse score              + estimate of <q, residual>
+//! decode  coarse vector             + the sketch's reconstruction
+//! ```
 
 use super::planes::{Rotated, rows_of};
 use super::query::QueryFormat;
@@ -12,19 +15,22 @@ use crate::Error;
 use crate::sketch::{Sketch, SketchSpec};
 use octaplex_arch::{Float, Rows, SignRows};
 
-/// What a codec offers for a sketch to be added. Rows begin with its blocks, and are longer.
+/// The interface of a coarse codec to the sketch. Rows begin with its blocks, and are longer.
 pub(crate) trait Coarse: Rotated {
-    /// Upper bytes of residuals' norms stay below this: it orders the magnitudes of f16.
+    /// A bound on the upper byte of residual norms, without the sign. These bytes are ordered as
+    /// the magnitudes of the f16.
     const RESIDUALS_BELOW: u8;
 
-    /// The norm at the head of a block.
+    /// Returns the type of the norm at the front of a block.
     fn norm_format(&self) -> Float;
 
-    /// The norm of a block.
+    /// Reads the norm of a block.
     fn read_norm(&self, block: &[u8]) -> f32;
 
-    /// Encodes, and gives what is left of the vector in the rotated basis, in units of its norm (the codec's file says of
-    /// which), if asked for; `true` for a block of zeros, whose residual is left alone.
+    /// Encodes a vector, and writes its residual in the rotated basis if requested. Returns `true`
+    /// for a block of zeros, whose residual is not written.
+    ///
+    /// The residual is relative to a norm; each codec says to which one.
     fn encode_with_residual(
         &self,
         x: &[f32],
@@ -32,10 +38,11 @@ pub(crate) trait Coarse: Rotated {
         residual: Option<&mut [f32]>,
     ) -> Result<bool, Error>;
 
-    /// `Ok` if the norm of every row's block is one that encoding writes.
+    /// Checks that the norm of every row is one that encoding writes.
     fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error>;
 
-    /// Whether no score is finite where such a norm is not: see `Kernels::scores_tell_scales`.
+    /// Returns whether such a norm always makes scores non-finite. See
+    /// `Kernels::scores_tell_scales`.
     fn scores_tell_norms(&self) -> bool;
 }
 
@@ -44,11 +51,11 @@ pub(crate) trait Coarse: Rotated {
 pub struct Sketched<C> {
     coarse: C,
     sketch: Sketch,
-    /// Where the residual's norm is.
+    /// The offset of the residual's norm in a block.
     residual_at: usize,
 }
 
-#[allow(private_bounds)] // what a sketch asks of a codec is this library's affair
+#[allow(private_bounds)] // the interface to a sketch is private to this library
 impl<C: Coarse> Sketched<C> {
     pub(super) fn new(coarse: C, sketch: Sketch) -> Self {
         let residual_at = coarse.block_bytes();
@@ -59,6 +66,7 @@ impl<C: Coarse> Sketched<C> {
         self.coarse.format().sketched()
     }
 
+    /// Returns the sketches in blocks as the kernels take them.
     fn signs<'a>(&self, blocks: &'a [u8]) -> SignRows<'a> {
         SignRows {
             bytes: blocks,
@@ -69,10 +77,12 @@ impl<C: Coarse> Sketched<C> {
         }
     }
 
+    /// Returns the coarse blocks as the kernels take them.
     fn rows<'a>(&self, blocks: &'a [u8]) -> Rows<'a> {
         rows_of(blocks, self.block_bytes(), self.residual_at, self.dim())
     }
 
+    /// Returns whether the residual norm of a block is one that encoding writes.
     fn residual_fits(&self, block: &[u8]) -> bool {
         block[self.residual_at + 1] & 0x7f < C::RESIDUALS_BELOW
     }
@@ -81,12 +91,13 @@ impl<C: Coarse> Sketched<C> {
         blocks.chunks_exact(self.block_bytes()).fold(true, |all, block| all & self.residual_fits(block))
     }
 
+    /// Checks both norms of every block.
     fn check_norms(&self, blocks: &[u8]) -> Result<(), Error> {
         let norms = self.coarse.check_norms(blocks, self.block_bytes());
         if self.residuals_fit(blocks) {
             return norms;
         }
-        // The first block that is wrong, whichever of its norms it is.
+        // Report the first wrong block, whichever of its norms is wrong.
         let first = blocks.chunks_exact(self.block_bytes()).position(|block| !self.residual_fits(block));
         match (norms, first.unwrap_or(0)) {
             (Err(Error::Corrupt { block }), first) => Err(Error::Corrupt { block: block.min(first) }),

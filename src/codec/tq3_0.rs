@@ -1,11 +1,18 @@
-//! TQ3_0: the 14-byte block of 32 values of the llama.cpp fork of that name, byte for byte.
+//! The codec `tq3_0`: the 14-byte block of 32 values of the llama.cpp fork of that name, byte for
+//! byte.
 //!
-//! A row is its blocks one after the other, as llama.cpp lays it out. In a block: 8 bytes of 2-bit codes, 4 bytes of a
-//! bit plane, an f16 scale. Each 32 values are multiplied by fixed signs and transformed (Walsh-Hadamard, orthonormal);
-//! the scale is their largest magnitude over the largest centroid.
+//! A row is its blocks one after the other, as in llama.cpp.
 //!
-//! The bytes do not say what the plane is, and builds of the fork disagree. `original`: codes of 2 bits, and a plane of
-//! residual signs that no decoder reads. `3bit`, the later meaning: the codes' high bits.
+//! ```text
+//! block   8 bytes, codes of 2 bits │ 4 bytes, a bit plane │ f16 scale
+//! ```
+//!
+//! Each 32 values are multiplied by fixed signs and transformed (Walsh-Hadamard, orthonormal). The
+//! scale is their largest magnitude over the largest centroid.
+//!
+//! The bytes do not say what the plane means, and builds of the fork disagree. In `original`, codes
+//! have 2 bits, and the plane has signs of residuals that no decoder reads. In `3bit`, the later
+//! meaning, the plane has the high bits of the codes.
 //!
 //! Deviations: input that is not finite is refused, and so is a scale beyond f16.
 
@@ -22,13 +29,13 @@ use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 
-/// What the bit plane means.
+/// The meaning of the bit plane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tq3Variant {
-    /// Signs of the residuals, which no decoder reads: a 2-bit code at 3.5 bits a value.
+    /// Signs of the residuals, which no decoder reads. So it is a 2-bit code at 3.5 bits a value.
     #[default]
     Original,
-    /// The high bit of a 3-bit code.
+    /// The high bits of 3-bit codes.
     ThreeBit,
 }
 
@@ -49,8 +56,9 @@ impl Tq3Variant {
     }
 }
 
-/// `tq3_0:variant=original`
-/// A block of D values, which 32 divides: 14 bytes for each 32 of them, 3.5 bits a value.
+/// Parameters of [`Tq3`]: `tq3_0:variant=original`.
+///
+/// A block takes 14 bytes for every 32 values, or 3.5 bits a value. 32 must divide the width.
 ///
 /// ```
 /// use octaplex::codecs::{Tq3Spec, Tq3Variant};
@@ -63,18 +71,18 @@ impl Tq3Variant {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Tq3Spec {
-    /// What the bit plane means.
+    /// The meaning of the bit plane.
     pub variant: Tq3Variant,
 }
 
 impl Tq3Spec {
-    /// One of the two meanings.
+    /// Creates parameters with one of the two meanings.
     #[must_use]
     pub const fn new(variant: Tq3Variant) -> Self {
         Self { variant }
     }
 
-    /// Bytes of a block of `dim` values; 0 where 32 does not divide `dim`.
+    /// Returns the bytes of a block of `dim` values. 0 unless 32 divides `dim`.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         if dim.is_multiple_of(BLOCK_VALUES) { dim / BLOCK_VALUES * BLOCK_BYTES } else { 0 }
@@ -124,7 +132,9 @@ pub(crate) const SIGNS: [u32; BLOCK_VALUES] = {
 /// 1/√32.
 const SCALE: f32 = 0.176_776_69;
 
-/// TQ3_0 for vectors of `D` values, divisible by 32; keys: [`Tq3Spec`]. It has no state, and everything it does is O(D).
+/// TQ3_0 for vectors of `D` values, divisible by 32. [`Tq3Spec`] has the parameters.
+///
+/// The codec has no state, and all methods take O(D).
 ///
 /// ```
 /// use octaplex::codecs::Tq3;
@@ -146,20 +156,22 @@ pub struct Core {
 }
 
 impl<const D: usize> Tq3<D> {
-    /// The original variant, on the fastest backend of this CPU.
+    /// Creates a codec of the original variant, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
+    /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
+    /// it.
     pub fn new() -> Result<Self, Error> {
         Self::build(Tq3Spec::default(), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec; nothing is random here, so the stream changes nothing.
+    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
     ///
     /// # Errors
-    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] where 32 does not divide it.
+    /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
+    /// it.
     pub(crate) fn build(spec: Tq3Spec, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -180,7 +192,7 @@ impl Core {
         QueryFormat::new(self.dim, Body::Float)
     }
 
-    /// `Ok` if every scale is finite.
+    /// Checks that every scale is finite.
     fn check_scales(&self, blocks: &[u8]) -> Result<(), Error> {
         if self.backend.blocks_are_finite(blocks) {
             return Ok(());

@@ -1,11 +1,24 @@
-//! The trellis codec: a random rotation, then a code in which the centroids of a coordinate depend on one *path bit* of
-//! its own and on those of the coordinates before it, so that a search over the whole vector (Viterbi's algorithm)
-//! finds a better row than a quantiser of single coordinates can: within 2 dB of the Shannon bound at 2 and 3 bits,
-//! where the best scalar quantiser is 3.5 to 4.5 dB away.
+//! The codec `trellis`: a random rotation, then a trellis code.
 //!
-//! The format to the bit, the encoder and the rates are in `docs/trellis.md`. The code is a feed-forward trellis-coded
-//! quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded quantization of memoryless and Gauss-Markov
-//! sources", IEEE Transactions on Communications 38(1), 1990; its tables are trained for the unit sphere.
+//! Each coordinate has a *path bit*. The last few path bits, those of this coordinate and the ones
+//! before it, are its *window*. The window selects a small set of centroids, and a code selects one
+//! of the set:
+//!
+//! ```text
+//! coordinate     …   i-3  i-2  i-1   i   …
+//! path bits      …    1    0    1    1   …       8 states = 3 bits of history
+//!                    └─── window ────┘           4 bits: one of 16 sets of m centroids
+//! code           …                   c   …       log2 m bits: one centroid of that set
+//! ```
+//!
+//! So a bit changes the choice of several coordinates, and Viterbi's algorithm searches the best
+//! path for the whole vector. At 2 and 3 bits that comes within 2 dB of the Shannon bound. The best
+//! scalar quantiser is 3.5 to 4.5 dB away.
+//!
+//! `docs/trellis.md` defines the format to the bit, the encoder and the rates. The code is a
+//! feed-forward trellis-coded quantiser: M. W. Marcellin and T. R. Fischer, "Trellis coded
+//! quantization of memoryless and Gauss-Markov sources", IEEE Transactions on Communications 38(1),
+//! 1990. Its tables are trained for the unit sphere.
 
 use super::planes::{CentreCode, Pages, Rotated, rows_of, take_planes};
 use super::query::{Body, QueryFormat};
@@ -26,9 +39,10 @@ use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 
-/// `trellis:m=4,states=8,gain=mse,scales=1,rounds=1,seed=0`; `bits=3` is another name of `m=4`, `bits=b` of m = 2^(b-1).
+/// Parameters of [`Trellis`]: `trellis:m=4,states=8,gain=mse,scales=1,rounds=1,seed=0`.
 ///
-/// A value takes 1 + log2 m bits, and a block two bytes more for its norm.
+/// A value takes 1 + log2 m bits, and a block two bytes more for its norm. `bits=b` is short for m
+/// = 2^(b-1).
 ///
 /// ```
 /// use octaplex::codecs::TrellisSpec;
@@ -44,12 +58,16 @@ use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 pub struct TrellisSpec {
     /// Centroids that a coordinate chooses from once its path is known: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub m: u8,
-    /// States of the path: 4, 8, 16, 32 or 64. More are slower to encode, not to score, and better.
+    /// States of the path: 4, 8, 16, 32 or 64. More states give a smaller error and slower
+    /// encoding. Scoring takes the same time.
     pub states: u8,
-    /// What the stored norm is.
+    /// The kind of norm to store.
     pub gain: Gain,
-    /// Scales that the encoder tries for a vector, 1, 3 or 5, of which it keeps the one with the least error: some 2.5 and 4 times
-    /// the time (`docs/trellis.md`), and bytes that are read like others.
+    /// The number of scales that the encoder tries for a vector: 1, 3 or 5. It keeps the one with
+    /// the least error.
+    ///
+    /// Three scales take about 2.5 times as long, five about 4 times (`docs/trellis.md`). Readers
+    /// need not know the number.
     pub scales: u8,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,
@@ -64,13 +82,14 @@ impl Default for TrellisSpec {
 }
 
 impl TrellisSpec {
-    /// `m` centroids, 1 + log2 `m` bits a value, and `states` states; everything else by default.
+    /// Creates parameters with `m` centroids, 1 + log2 `m` bits a value, and `states` states.
+    /// Others are defaults.
     #[must_use]
     pub const fn new(m: u8, states: u8) -> Self {
         Self { m, states, gain: Gain::Mse, scales: 1, rounds: 1, seed: 0 }
     }
 
-    /// `bits` bits a value, 1 to 5, everything else by default.
+    /// Creates parameters with `bits` bits a value, 1 to 5. Others are defaults.
     #[must_use]
     pub const fn bits(bits: u8) -> Self {
         Self::new(if bits >= 1 && bits <= 5 { 1 << (bits - 1) } else { 0 }, 8)
@@ -83,7 +102,7 @@ impl TrellisSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for an `m` that no codec is built from.
+    /// Returns the bytes of a block of `dim` values. 0 for an `m` of which no codec can be built.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         let path = 2 + TrellisCodebook::path_bytes(dim);
@@ -95,13 +114,13 @@ impl TrellisSpec {
     }
 }
 
-/// Another name of `m` = 2^(bits-1).
+/// Another name for `m` = 2^(bits-1).
 const BITS: Key = Key::new("bits", "1..=5");
 const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
 const STATES: Key = Key::new("states", "4, 8, 16, 32, 64");
 const SCALES: Key = Key::new("scales", "1, 3, 5");
 
-/// One of the listed numbers, in plain digits.
+/// Parses one of the listed numbers, in plain digits.
 pub(super) fn listed(text: &str, numbers: &[usize]) -> Option<u8> {
     let number = parse_int(text, 0..=255)? as u8;
     numbers.contains(&usize::from(number)).then_some(number)
@@ -168,13 +187,15 @@ impl Spec for TrellisSpec {
     }
 }
 
-/// The trellis codec for vectors of `D` values; keys: [`TrellisSpec`]. State: 2.3 KiB of signs
-/// and some words; the tables are static.
+/// The trellis codec for vectors of `D` values. [`TrellisSpec`] has the parameters. The state is
+/// 2.3 KiB of signs and some words; the tables are static.
 ///
-/// Encoding is O(D log D + D·states), decoding O(D log D), a score O(D) in integers.
-/// [`encode`](Typed::encode) takes 8·D + 2 KiB of stack at most beside its input and output (5.6 KiB in all on a
-/// machine without SIMD, whatever `D` is); [`encode_page`](Typed::encode_page) works on 16 vectors at a time, on
-/// 64·D bytes of stack and the search's decisions (64·D bytes up to 32 states, 128·D for 64).
+/// Encoding takes O(D log D + D·states), decoding O(D log D), scoring O(D) in integers.
+///
+/// [`encode`](Typed::encode) takes at most 8·D + 2 KiB of stack on top of its input and output.
+/// Without SIMD that is 5.6 KiB in all, for every `D`. [`encode_page`](Typed::encode_page) encodes
+/// 16 vectors at a time. It takes 64·D bytes of stack, and the same for the search's decisions
+/// (128·D with 64 states).
 ///
 /// ```
 /// use octaplex::codecs::Trellis;
@@ -202,40 +223,41 @@ pub struct Core {
     rotation: Rotation,
     centre: Codebook,
     book: TrellisBook,
-    /// Value of one integer step in a coordinate of a rotated unit vector, 1/(κ√dim).
+    /// The value of one integer step in a coordinate of a rotated unit vector, 1/(κ√dim).
     unit: f32,
 }
 
-/// The largest integer of a query.
+/// The largest magnitude of a query's integers.
 const QUERY_LIMIT: i16 = 127;
 
-/// Vectors that a page's encoder takes at a time.
+/// Vectors that are encoded at a time.
 const BATCH: usize = 16;
 
-/// Factors of a vector's scale, in the order in which they are tried: the first of equals is kept. .04 and .06 in the place of .08
-/// gain less.
+/// Factors of a vector's scale, in the order in which they are tried. The first among equals is
+/// kept. Factors nearer to 1 (0.04 or 0.06 in place of 0.08) gain less.
 const FACTORS: [f32; 5] = [1.0, 0.92, 1.08, 0.84, 1.16];
 
-/// The largest block: 4 bits and the path bit of the widest vectors.
+/// The largest block: 4 bits and the path bit for each value of the widest vectors.
 const MAX_TRELLIS_BYTES: usize = 2 + MAX_DIM * 5 / 8;
 
 impl<const D: usize> Trellis<D> {
-    /// 1 + log2 `m` bits a value, everything else by default, on the fastest backend of this CPU.
+    /// Creates a codec with 1 + log2 `m` bits a value, other parameters by default, on the fastest
+    /// backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `m` is 1, 2, 3, 4, 6, 8, 12 or 16 and `states` 4, 8, 16, 32 or 64, [`Error::Width`]
-    /// unless `D` is one of [`WIDTHS`].
+    /// [`Error::Value`] unless `m` is 1, 2, 3, 4, 6, 8, 12 or 16 and `states` is 4, 8, 16, 32 or
+    /// 64; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(m: u8, states: u8) -> Result<Self, Error> {
         Self::build(TrellisSpec::new(m, states), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for `m`, states, scales or rounds outside their lists, [`Error::Width`] unless `dim` is one of
-    /// [`WIDTHS`].
+    /// [`Error::Value`] for `m`, states, scales or rounds that are not listed; [`Error::Width`]
+    /// unless `dim` is one of [`WIDTHS`].
     pub(crate) fn build(
         spec: TrellisSpec,
         dim: usize,
@@ -261,18 +283,21 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, book, unit })
     }
 
-    /// What the norm field of a block says.
+    /// Returns the value of a block's norm field.
     fn stored_norm(&self, norm: f32, fit: Fit) -> f32 {
         let unit = self.unit * self.unit;
         self.spec.gain.stored(norm, fit.correlation * unit, fit.energy * unit)
     }
 
-    /// What y = z·scale needs to have `kappa` integer steps to a standard deviation.
+    /// Returns the factor that brings a rotated vector to `kappa` integer steps a standard
+    /// deviation.
+    ///
+    /// The rotation leaves out its factor 1/√dim, so a coordinate's deviation is the vector's norm.
     fn scale(&self, norm: f32) -> f32 {
         if norm < SMALLEST_NORM { 0.0 } else { self.book.kappa() / norm }
     }
 
-    /// Encodes up to [`BATCH`] vectors, whose blocks cannot overflow, in `z`.
+    /// Encodes up to [`BATCH`] vectors whose blocks cannot overflow. `z` is memory for them.
     fn encode_batch(&self, rows: &[f32], z: &mut [f32], blocks: &mut [u8]) -> Result<(), Error> {
         let dim = self.dim();
         let (mut norms, mut scales, mut fits) = ([0.0; BATCH], [0.0; BATCH], [Fit::default(); BATCH]);
@@ -310,12 +335,12 @@ impl Core {
     }
 }
 
-/// What a code takes of a vector's square, at its best length: <y, q>²/<q, q>.
+/// Returns how much of a vector's square a code explains at its best length: <y, q>²/<q, q>.
 fn explained(fit: &Fit) -> f32 {
     if fit.energy > 0.0 { fit.correlation * fit.correlation / fit.energy } else { 0.0 }
 }
 
-/// Writes the norm of a block whose planes are written; zero where nothing is left.
+/// Writes the norm of a block whose planes are written. If the norm is zero, so is the whole block.
 fn finish_block(norm: f32, stored: half::f16, block: &mut [u8]) {
     if norm < SMALLEST_NORM || stored.to_bits() == 0 {
         block.fill(0);
@@ -341,7 +366,7 @@ impl Rotated for Core {
         QueryFormat::new(self.dim(), Body::Int(QUERY_LIMIT))
     }
 
-    /// Kernels write blocks: sixteen at a time, whose planes are then taken.
+    /// Encodes batches of blocks, as kernels write them, and then takes their planes.
     fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
         let (dim, bytes) = (self.dim(), self.block_bytes());
         let most = norms.len().min(BATCH);
@@ -403,7 +428,7 @@ impl Codec for Core {
         let (dim, bytes) = (self.dim(), self.block_bytes());
         let count = count_rows(rows, dim)?;
         Error::expect_length("bytes of blocks", count * bytes, blocks.len())?;
-        // All or none: a first pass proves that nothing can fail, by the norms alone if they are small.
+        // All rows or none. A first pass proves that nothing can fail; small norms alone are proof.
         for (row, x) in rows.chunks_exact(dim).enumerate() {
             if !surely_encodable(Some(self.backend), x) {
                 self.encode(x, &mut [0; MAX_TRELLIS_BYTES][..bytes])

@@ -1,11 +1,18 @@
-//! TurboQuant, MSE form: norm, random rotation, one Lloyd-Max scalar quantiser for every coordinate.
+//! The codec `turboquant`, MSE form: norm, random rotation, one Lloyd-Max scalar quantiser for
+//! every coordinate.
 //!
-//! TurboQuant (Zandieh, Daliri, Hadian, Mirrokni), Algorithm 1. Deviations: the rotation is a seeded Walsh-Hadamard
-//! transform by default (`rotation=haar` is the published dense one); the norm is f16, and by default carries the
-//! least-squares gain; codebooks of 3, 5, 6, 10 and 12 levels stand beside the powers of two; centroids are integers
-//! (±127 up to 16 levels, ±2047 above), so that scores and outputs are exact integer sums.
+//! The method is TurboQuant (Zandieh, Daliri, Hadian, Mirrokni), Algorithm 1. Deviations:
 //!
-//! A block: f16 norm, raw plane of codes, digit plane (levels that are no power of two).
+//! * The rotation is a seeded Walsh-Hadamard transform by default. `rotation=haar` is the published
+//!   dense one.
+//! * The norm is f16, and by default carries the least-squares gain.
+//! * Codebooks of 3, 5, 6, 10 and 12 levels are offered as well as powers of two.
+//! * Centroids are integers (±127 up to 16 levels, ±2047 above), so that scores and outputs are
+//!   exact integer sums.
+//!
+//! ```text
+//! block   f16 norm │ raw plane of codes │ digit plane (if the levels are no power of two)
+//! ```
 
 use super::planes::{CentreCode, Pages, Rotated, rows_of};
 use super::query::{Body, QueryFormat};
@@ -28,15 +35,16 @@ use octaplex_arch::{Float, Packing, Rows};
 
 pub use crate::rotation::RotationKind;
 
-/// Which number a block stores as its norm; none costs a bit more than another.
+/// The number that a block stores as its norm. All take the same two bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Gain {
-    /// ‖x‖·<u,q>/<q,q>: the least distortion.
+    /// ‖x‖·<u,q>/<q,q>, which gives the least distortion.
     #[default]
     Mse,
-    /// ‖x‖, as published: scores are too small by about the distortion.
+    /// ‖x‖, as published. Scores are too small by about the distortion.
     Norm,
-    /// ‖x‖/<u,q>: E\[q·k̂] = q·k, at the distortion d/(1-d). With <u,q> < 1/8 it falls back to `Norm`.
+    /// ‖x‖/<u,q>, which makes E\[q·k̂] = q·k at the distortion d/(1-d). If <u,q> < 1/8 it falls
+    /// back to `Norm`.
     Unbiased,
 }
 
@@ -44,7 +52,8 @@ impl Gain {
     pub(crate) const NAMES: [(&'static str, Self); 3] =
         [("mse", Self::Mse), ("norm", Self::Norm), ("unbiased", Self::Unbiased)];
 
-    /// What is stored for norm ‖x‖, correlation <u,q> and energy <q,q> of the unit-norm vector and its code.
+    /// Returns the norm to store, from the norm ‖x‖, the correlation <u,q> and the energy <q,q>.
+    /// Here u is the unit vector, and q its code.
     pub(crate) fn stored(self, norm: f32, correlation: f32, energy: f32) -> f32 {
         match self {
             Self::Mse if energy > 0.0 => norm * (correlation / energy),
@@ -58,9 +67,11 @@ impl RotationKind {
     pub(crate) const NAMES: [(&'static str, Self); 2] = [("wht", Self::Wht), ("haar", Self::Haar)];
 }
 
-/// `turboquant:bits=4,levels=…,gain=mse,rounds=1,rotation=wht,seed=0`
-/// A block of D values: f16 norm, then ⌈D·bits/8⌉ bytes of codes; other levels take log2(levels) bits and a little. 1.125 to 8.125
-/// bits a value at D = 128.
+/// Parameters of [`TurboQuant`]:
+/// `turboquant:bits=4,levels=…,gain=mse,rounds=1,rotation=wht,seed=0`.
+///
+/// A block of D values has an f16 norm and ⌈D·bits/8⌉ bytes of codes. Levels that are no power of
+/// two take slightly more than log2(levels) bits. That is 1.125 to 8.125 bits a value at D = 128.
 ///
 /// ```
 /// use octaplex::codecs::TurboQuantSpec;
@@ -76,7 +87,7 @@ impl RotationKind {
 pub struct TurboQuantSpec {
     /// Centroids of the codebook: 2, 4, 8 … 256, or 3, 5, 6, 10, 12.
     pub levels: u16,
-    /// What the stored norm is.
+    /// The kind of norm to store.
     pub gain: Gain,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,
@@ -93,7 +104,7 @@ impl Default for TurboQuantSpec {
 }
 
 impl TurboQuantSpec {
-    /// `bits` bits a value, 1 to 8, everything else by default.
+    /// Creates parameters with `bits` bits a value, 1 to 8. Others are defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         let levels = if bits < 16 { 1 << bits } else { 0 };
@@ -108,7 +119,7 @@ impl TurboQuantSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for an impossible number of levels.
+    /// Returns the bytes of a block of `dim` values. 0 for an impossible number of levels.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.packing() {
@@ -117,7 +128,7 @@ impl TurboQuantSpec {
         }
     }
 
-    /// How codes are packed; `None` for levels without a codebook.
+    /// Returns how codes are packed, or `None` for levels without a codebook.
     const fn packing(&self) -> Option<Packing> {
         match self.levels {
             2 | 3 | 4 | 5 | 6 | 8 | 10 | 12 | 16 | 32 | 64 | 128 | 256 => {
@@ -198,12 +209,13 @@ impl Spec for TurboQuantSpec {
     }
 }
 
-/// TurboQuant for vectors of `D` values; keys: [`TurboQuantSpec`]. State: 2.3 KiB of signs and
-/// 1 KiB of thresholds (and 8·D² bytes with `rotation=haar`).
+/// TurboQuant for vectors of `D` values. [`TurboQuantSpec`] has the parameters. The state is 2.3
+/// KiB of signs and 1 KiB of thresholds, and 8·D² bytes more with `rotation=haar`.
 ///
-/// Encoding and decoding are O(D log D) (D² with `haar`), a score O(D) in integers. The method is TurboQuant's MSE form
-/// (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 1) with a seeded Walsh-Hadamard rotation, an f16 norm that carries
-/// the least-squares gain, and integer centroids; `docs/formats.md` has every deviation.
+/// Encoding and decoding take O(D log D), or O(D²) with `haar`. Scoring takes O(D) in integers. The
+/// method is TurboQuant's MSE form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 1) with a seeded
+/// Walsh-Hadamard rotation, an f16 norm that carries the least-squares gain, and integer centroids.
+/// `docs/formats.md` lists every deviation.
 ///
 /// ```
 /// use octaplex::codecs::TurboQuant;
@@ -234,21 +246,23 @@ pub struct Core {
 }
 
 impl<const D: usize> TurboQuant<D> {
-    /// `bits` bits a value, everything else by default, on the fastest backend of this CPU.
+    /// Creates a codec with `bits` bits a value, other parameters by default, on the fastest
+    /// backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bits` is 1 to 8, [`Error::Width`] unless `D` is one of [`WIDTHS`].
+    /// [`Error::Value`] unless `bits` is 1 to 8; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(bits: u8) -> Result<Self, Error> {
         Self::build(TurboQuantSpec::new(bits), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for levels or rounds outside their range, [`Error::Width`] unless `dim` is one of [`WIDTHS`],
-    /// [`Error::Unsupported`] for a dense rotation of several rounds, or without `alloc`.
+    /// [`Error::Value`] for levels or rounds out of range; [`Error::Width`] unless `dim` is one of
+    /// [`WIDTHS`]; [`Error::Unsupported`] for a dense rotation of several rounds, or without
+    /// `alloc`.
     pub(crate) fn build(
         spec: TurboQuantSpec,
         dim: usize,
@@ -280,13 +294,14 @@ impl Core {
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, codebook, packing, thresholds })
     }
 
-    /// Words of memory that a row's encoding takes.
+    /// Returns the words of scratch memory that encoding a row takes.
     fn words(&self) -> usize {
         2 * self.rotation.dim() + words_for(self.rotation.dim())
     }
 
-    /// Encodes a row into its planes; returns its norm. `memory` may hold anything; for the residual, see
-    /// [`Coarse::encode_with_residual`].
+    /// Encodes a row into planes, and returns the norm to store. `memory` may hold anything.
+    ///
+    /// If requested, it writes the residual; see [`Coarse::encode_with_residual`].
     fn encode_row(
         &self,
         memory: &mut [f32],
@@ -324,7 +339,7 @@ impl Core {
         Ok(stored)
     }
 
-    /// Encodes a row into a block; `true` for a block of zeros.
+    /// Encodes a row into a block. Returns `true` for a block of zeros.
     fn encode_block(
         &self,
         memory: &mut [f32],
@@ -338,7 +353,8 @@ impl Core {
         Ok(norm.to_bits() == 0)
     }
 
-    /// What the norm field of a block says for rotated `z` with these codes, whose centroids go to `centroids`.
+    /// Returns the norm to store for the rotated vector `z` with these codes. Their centroids go to
+    /// `centroids`.
     fn stored_norm(&self, norm: f32, z: &[f32], codes: &[u8], centroids: &mut [f32]) -> f32 {
         if self.spec.gain == Gain::Norm {
             return norm;
@@ -364,7 +380,7 @@ impl Rotated for Core {
         self.centre
     }
 
-    /// The largest integer is such that sums over the widest vector fit an i32.
+    /// Limits the query's integers, so that sums over the widest vector fit an i32.
     fn format(&self) -> QueryFormat {
         let limit = if self.codebook.levels() <= 16 { 127 } else { 1023 };
         QueryFormat::new(self.dim(), Body::Int(limit))
@@ -407,7 +423,7 @@ impl Rotated for Core {
 }
 
 impl Coarse for Core {
-    /// Finite ones.
+    /// All finite norms are allowed.
     const RESIDUALS_BELOW: u8 = 0x7c;
 
     fn norm_format(&self) -> Float {
@@ -418,7 +434,7 @@ impl Coarse for Core {
         read_f16(block).to_f32()
     }
 
-    /// The residual is the unit vector's.
+    /// The residual is relative to the vector's norm.
     fn encode_with_residual(
         &self,
         x: &[f32],

@@ -1,11 +1,15 @@
-//! TurboQuant, inner-product form: the MSE form with one bit less, and a sign sketch of what it left over.
+//! The codec `turboquant-qjl`, TurboQuant's inner-product form: the MSE form with one bit less, and
+//! a sign sketch of its residual.
 //!
-//! TurboQuant (Zandieh, Daliri, Hadian, Mirrokni), Algorithm 2. Scores are the published unbiased estimator: the MSE
-//! stage's integer score, and the sketch's estimate of <q, residual>. `decode` is offered as the paper gives it;
-//! scoring does not use it. Deviations are those of the MSE form and of the sketch (see `qjl`); the residual's
-//! norm is stored, since it cannot be recomputed from the codes.
+//! The method is TurboQuant (Zandieh, Daliri, Hadian, Mirrokni), Algorithm 2. Scores are the
+//! published unbiased estimator: the integer score of the MSE stage, plus the sketch's estimate of
+//! <q, residual>. `decode` follows the paper; scoring does not use it. Deviations are those of the
+//! MSE form and of the sketch (see `qjl`). The norm of the residual is stored, because it cannot be
+//! computed from the codes.
 //!
-//! A block: f16 norm, raw plane of `bits - 1` bits a code, f16 norm of the unit vector's residual, sign plane.
+//! ```text
+//! block   f16 norm │ raw plane, `bits - 1` bits a code │ f16 norm of the unit vector's residual │ sign plane
+//! ```
 
 use super::sketched::Sketched;
 use super::turboquant::{self, Gain, TurboQuantSpec};
@@ -17,9 +21,11 @@ use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::Packing;
 
-/// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`
-/// A block of D values: a block of `turboquant` with one bit less, f16 norm of the residual, ⌈D/8⌉ bytes of signs. 2.25 to 8.25 bits
-/// a value at D = 128.
+/// Parameters of [`TurboQuantQjl`]:
+/// `turboquant-qjl:bits=3,sketch=wht,sketch_rounds=2,rounds=1,rotation=wht,seed=0`.
+///
+/// A block of D values has a block of `turboquant` with one bit less, an f16 norm of the residual,
+/// and ⌈D/8⌉ bytes of signs. That is 2.25 to 8.25 bits a value at D = 128.
 ///
 /// ```
 /// use octaplex::codecs::TurboQuantQjlSpec;
@@ -32,9 +38,9 @@ use octaplex_arch::Packing;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct TurboQuantQjlSpec {
-    /// Bits of a value, 2 to 8: `bits - 1` and the sketch.
+    /// Bits of a value, 2 to 8: one for the sketch, the others for the codes.
     pub bits: u8,
-    /// The sketch of the residual.
+    /// Parameters of the sketch of the residual.
     pub sketch: SketchSpec,
     /// Rounds of the rotation, 1 to 3.
     pub rounds: u8,
@@ -51,7 +57,8 @@ impl Default for TurboQuantQjlSpec {
 }
 
 impl TurboQuantQjlSpec {
-    /// `bits` bits a value, 2 to 8, one of them the sketch's; everything else by default.
+    /// Creates parameters with `bits` bits a value, 2 to 8, one of them for the sketch. Others are
+    /// defaults.
     #[must_use]
     pub const fn new(bits: u8) -> Self {
         Self { bits, sketch: SketchSpec::new(), rounds: 1, rotation: RotationKind::Wht, seed: 0 }
@@ -64,7 +71,7 @@ impl TurboQuantQjlSpec {
         seed: u64;
     }
 
-    /// Bytes of a block of `dim` values; 0 for impossible bits.
+    /// Returns the bytes of a block of `dim` values. 0 for impossible bits.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.bits {
@@ -73,7 +80,7 @@ impl TurboQuantQjlSpec {
         }
     }
 
-    /// Where the residual's norm is.
+    /// Returns the offset of the residual's norm.
     const fn residual_at(&self, dim: usize) -> usize {
         2 + Packing::bits(self.bits - 1).bytes(dim)
     }
@@ -132,11 +139,12 @@ impl Spec for TurboQuantQjlSpec {
     }
 }
 
-/// TurboQuant and a sign sketch of its residual, for vectors of `D` values; keys: [`TurboQuantQjlSpec`]. State: that of
-/// [`TurboQuant`](crate::codecs::TurboQuant), and 2.3 KiB of signs (8·D² bytes with `sketch=gauss`).
+/// TurboQuant and a sign sketch of its residual, for vectors of `D` values. [`TurboQuantQjlSpec`]
+/// has the parameters.
 ///
-/// TurboQuant's inner-product form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 2); what it costs is what its two
-/// stages cost.
+/// The state is that of [`TurboQuant`](crate::codecs::TurboQuant), and 2.3 KiB of signs (8·D² bytes
+/// with `sketch=gauss`). The cost is that of both stages. The method is TurboQuant's inner-product
+/// form (Zandieh, Daliri, Hadian, Mirrokni, Algorithm 2).
 ///
 /// ```
 /// use octaplex::codecs::TurboQuantQjl;
@@ -156,22 +164,22 @@ pub type TurboQuantQjl<const D: usize> = Typed<Core, D>;
 pub(crate) type Core = Sketched<turboquant::Core>;
 
 impl<const D: usize> TurboQuantQjl<D> {
-    /// `bits` bits a value (one of them the sketch's), everything else by default, on the fastest backend of this
-    /// CPU.
+    /// Creates a codec with `bits` bits a value (one of them for the sketch), other parameters by
+    /// default, on the fastest backend of this CPU.
     ///
     /// # Errors
-    /// [`Error::Value`] unless `bits` is 2 to 8, [`Error::Width`] unless `D` is a listed width.
+    /// [`Error::Value`] unless `bits` is 2 to 8; [`Error::Width`] unless `D` is a listed width.
     pub fn new(bits: u8) -> Result<Self, Error> {
         Self::build(TurboQuantQjlSpec::new(bits), Backend::detect(), Stream::default())
     }
 }
 
 impl Core {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec for one head.
     ///
     /// # Errors
-    /// [`Error::Value`] for bits or rounds outside their range, [`Error::Width`] unless `dim` is a listed width,
-    /// [`Error::Unsupported`] for dense matrices of several rounds, or without `alloc`.
+    /// [`Error::Value`] for bits or rounds out of range; [`Error::Width`] unless `dim` is a listed
+    /// width; [`Error::Unsupported`] for dense matrices of several rounds, or without `alloc`.
     pub(crate) fn build(
         spec: TurboQuantQjlSpec,
         dim: usize,

@@ -1,39 +1,52 @@
-//! Centres of keys, and the balance between their channels.
+//! The centre of keys, and the balance between their channels.
 //!
-//! Balance: s_c = (σ_c + 10⁻⁶)^½ / (rms_c + 10⁻⁶)^⅜, σ_c the deviation of key channel c around its page's mean, rms_c of
-//! channel c over the queries given to `calibrate`; clamped to [2⁻⁸, 2⁸] and rounded to f16. Fewer than 32 queries say too
-//! little: s_c = √σ_c then.
+//! # Balance
+//! Channel c of the keys is divided by s_c, and channel c of the queries is multiplied by it. So
+//! scores stay the same, and the errors of the channels count alike:
 //!
-//! A rotation spreads the error of the balanced keys evenly over channels, so that the error of scores is
-//! Σ(rms·s)²·Σ(σ/s)², least at an exponent of ½ for both. The divergence of attention's weights is not. Mean over heads,
-//! `trellis`, an unbalanced cache's is 1:
+//! ```text
+//! s_c = (σ_c + 10⁻⁶)^½ / (rms_c + 10⁻⁶)^⅜     σ_c: deviation of the keys around their page's mean
+//!                                            rms_c: root mean square of the queries given to `calibrate`
+//! s_c = (σ_c + 10⁻⁶)^½                       with fewer than 32 queries, which say too little
+//! ```
+//!
+//! The result is clamped to [2⁻⁸, 2⁸] and rounded to f16. It is decided once, from the sequence or
+//! from what `calibrate` got.
+//!
+//! Why these exponents? A rotation spreads the error of the balanced keys evenly over the channels.
+//! The error of scores is then Σ(rms·s)²·Σ(σ/s)², which is least at an exponent of ½ for both. The
+//! divergence of attention's weights is least elsewhere. This table shows it for `trellis`, as the
+//! mean over heads and relative to an unbalanced cache:
 //!
 //! | | SmolLM2: prose, code, languages | Qwen2.5 0.5B: prose, languages | 1.5B: prose, languages |
 //! |---|---|---|---|
-//! | √σ / rms^½ | .87, .87, .95 | .024, .020 | .58, .51 |
-//! | √σ / rms^⅜ | .76, .78, .88 | .024, .021 | .56, .53 |
-//! | √σ / rms^¼ | .73, .75, .79 | .027, .023 | .61, .59 |
-//! | σ^¼ | .84, .87, .84 | .15, .14 | .89, .80 |
-//! | √σ | .80, .85, .83 | .048, .040 | .91, .78 |
+//! | √σ / rms^½ | 0.87, 0.87, 0.95 | 0.024, 0.020 | 0.58, 0.51 |
+//! | √σ / rms^⅜ | 0.76, 0.78, 0.88 | 0.024, 0.021 | 0.56, 0.53 |
+//! | √σ / rms^¼ | 0.73, 0.75, 0.79 | 0.027, 0.023 | 0.61, 0.59 |
+//! | σ^¼ | 0.84, 0.87, 0.84 | 0.15, 0.14 | 0.89, 0.80 |
+//! | √σ | 0.80, 0.85, 0.83 | 0.048, 0.040 | 0.91, 0.78 |
 //!
-//! A head whose channels differ by no more than chance keeps ones: where n·Σs²/(Σs)² over its n channels is below 1 + 4v,
-//! v = 1/8k + 9/128q for k keys and q queries (1/8k without) being what as many samples of equal channels show. It is then
-//! as if it were not balanced, bit for bit.
+//! # Exceptions
+//! Heads with similar channels are not rescaled: their s_c are 1, and their pages are bit-exact
+//! with those of an unbalanced cache. A head counts as such if n·Σs²/(Σs)² over its n channels is
+//! below 1 + 4v. Here v = 1/8k + 9/128q for k keys and q queries, or 1/8k without queries. That is
+//! what sampling noise alone produces when all channels are equal.
 //!
-//! Grades: the channels of a codec of two grades are sorted by σ_c·rms_c (as above; σ_c alone where queries are few), largest
-//! first and the lower channel of equals. A negative s_c marks one of the second half. Keys are divided by it and queries
-//! multiplied, so that its sign goes out of the score.
+//! Keys divided by s must not be longer than 2¹⁴, because f16 hardly holds more. So where they
+//! could be longer, s_c is at least max|k_c|·√D/2¹⁴.
 //!
-//! Where keys divided by s could be longer than 2¹⁴, which f16 hardly holds, s_c is at least max|k_c|·√D/2¹⁴.
-//! Keys are divided by it and queries multiplied, before the codec's rotation. It is decided once, from the sequence alone
-//! or from what `calibrate` is given.
+//! # Grades
+//! A codec of two grades codes the first half of the channels more finely. Its channels are sorted
+//! by σ_c·rms_c, or by σ_c if there are too few queries. The largest comes first, and the lower
+//! channel first among equals. A negative s_c marks a channel of the second half. Keys are divided
+//! by s_c and queries multiplied, so the sign cancels in the score.
 
 use crate::Error;
 use crate::backend::Kernels;
 use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// μ = Σ rows / n, in f32, rows ascending.
+/// Computes the mean of rows in f32, adding them in ascending order.
 pub(super) fn mean(rows: &[f32], mean: &mut [f32]) {
     mean.fill(0.0);
     for row in rows.chunks_exact(mean.len()) {
@@ -43,7 +56,10 @@ pub(super) fn mean(rows: &[f32], mean: &mut [f32]) {
     mean.iter_mut().for_each(|sum| *sum /= count);
 }
 
-/// μ in f16.
+/// Stores the mean of rows in f16, two bytes a value.
+///
+/// # Errors
+/// [`Error::Overflow`] if f16 cannot hold the mean.
 pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(), Error> {
     let mut means = [0.0f32; MAX_DIM];
     mean(rows, &mut means[..dim]);
@@ -57,7 +73,7 @@ pub(crate) fn store_mean(rows: &[f32], dim: usize, bytes: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// Stores the mean of rows in f16, and subtracts what was stored from them.
+/// Stores the mean of rows in f16, and subtracts what was stored from the rows.
 pub(super) fn take_mean(
     backend: Kernels,
     rows: &mut [f32],
@@ -72,12 +88,12 @@ pub(super) fn take_mean(
     Ok(())
 }
 
-/// Reads a centre in f16.
+/// Decodes a centre from f16.
 pub(super) fn read_floats(backend: Kernels, bytes: &[u8], centre: &mut [f32]) {
     backend.decode_floats(Float::F16, bytes, centre);
 }
 
-/// Adds a centre in f16, or nothing, to rows.
+/// Adds a centre in f16 to rows. Does nothing if `bytes` is empty.
 pub(crate) fn add_floats(backend: Kernels, rows: &mut [f32], dim: usize, bytes: &[u8]) {
     if !bytes.is_empty() {
         let mut centre = [0.0; MAX_DIM];
@@ -87,14 +103,14 @@ pub(crate) fn add_floats(backend: Kernels, rows: &mut [f32], dim: usize, bytes: 
     }
 }
 
-/// rows ← rows + centre.
+/// Adds `centre` to every row.
 pub(super) fn add(rows: &mut [f32], centre: &[f32]) {
     for row in rows.chunks_exact_mut(centre.len()) {
         row.iter_mut().zip(centre).for_each(|(x, c)| *x += c);
     }
 }
 
-/// rows ← rows - centre.
+/// Subtracts `centre` from every row.
 pub(crate) fn subtract(rows: &mut [f32], centre: &[f32]) {
     for row in rows.chunks_exact_mut(centre.len()) {
         for (x, c) in row.iter_mut().zip(centre) {
@@ -103,7 +119,7 @@ pub(crate) fn subtract(rows: &mut [f32], centre: &[f32]) {
     }
 }
 
-/// rows ← rows / balance.
+/// Divides every row by `balance`.
 pub(crate) fn divide(rows: &mut [f32], balance: &[f32]) {
     for row in rows.chunks_exact_mut(balance.len()) {
         for (x, s) in row.iter_mut().zip(balance) {
@@ -112,7 +128,7 @@ pub(crate) fn divide(rows: &mut [f32], balance: &[f32]) {
     }
 }
 
-/// rows ← rows · balance.
+/// Multiplies every row by `balance`.
 fn multiply(rows: &mut [f32], balance: &[f32]) {
     for row in rows.chunks_exact_mut(balance.len()) {
         for (x, s) in row.iter_mut().zip(balance) {
@@ -121,15 +137,16 @@ fn multiply(rows: &mut [f32], balance: &[f32]) {
     }
 }
 
-/// What a layer's keys pass through before they are encoded: channels are divided, and sorted. Queries pass through the
-/// inverse transpose, so that scores stay what they are.
+/// The transform that a layer's keys pass through before they are encoded: channels are divided,
+/// then sorted.
 ///
-/// A head's balance is one number a channel, kept in f16. It is decided once.
+/// Queries pass through its inverse transpose, so scores do not change. A head stores one f16 a
+/// channel, which is decided once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Balance {
     /// Whether channels are divided by their own scale.
     scales: bool,
-    /// Whether channels are sorted, because the format of the pages codes the first half more finely.
+    /// Whether channels are sorted, because the page format codes the first half more finely.
     sorts: bool,
 }
 
@@ -138,22 +155,22 @@ impl Balance {
         Self { scales, sorts }
     }
 
-    /// Whether keys stay as they are: nothing is stored then.
+    /// Returns whether keys stay as they are. Nothing is stored then.
     pub(crate) const fn is_none(&self) -> bool {
         !self.scales && !self.sorts
     }
 
-    /// Bytes of a head's balance.
+    /// Returns the bytes of a head's balance.
     pub(crate) const fn bytes(&self, dim: usize) -> usize {
         if self.is_none() { 0 } else { 2 * dim }
     }
 
-    /// Decides a head's balance, as f32 of f16, from keys and from the queries that will meet them, or none.
+    /// Decides a head's balance, as f32 values that f16 can hold. `queries` may be empty.
     pub(crate) fn decide(&self, backend: Kernels, keys: &Spread, queries: &[f32], balance: &mut [f32]) {
         keys.decide(backend, *self, queries, balance);
     }
 
-    /// Brings keys into the basis in which pages keep them.
+    /// Brings keys into the basis in which pages store them.
     pub(crate) fn apply(&self, keys: &mut [f32], balance: &[f32]) {
         if !self.is_none() {
             divide(keys, balance);
@@ -163,7 +180,7 @@ impl Balance {
         }
     }
 
-    /// Brings keys back from there.
+    /// Brings keys back from the basis of the pages.
     pub(crate) fn undo(&self, keys: &mut [f32], balance: &[f32]) {
         if self.sorts {
             keys.chunks_exact_mut(balance.len()).for_each(|key| unsort(key, balance));
@@ -173,7 +190,7 @@ impl Balance {
         }
     }
 
-    /// Brings queries into the basis of the keys.
+    /// Brings queries into the basis of the stored keys.
     pub(crate) fn apply_to_queries(&self, queries: &mut [f32], balance: &[f32]) {
         if !self.is_none() {
             multiply(queries, balance);
@@ -183,8 +200,11 @@ impl Balance {
         }
     }
 
-    /// Whether bytes are a balance that can have been decided: from 2⁻⁸ to 2⁸, or as large as keys that f16 holds can make it;
-    /// half of them below zero where channels are sorted, else none.
+    /// Returns whether untrusted bytes are a balance that [`decide`](Self::decide) could have
+    /// produced.
+    ///
+    /// Magnitudes must be from 2⁻⁸ to 2⁸; the upper end allows for long keys. If channels are
+    /// sorted, exactly half of the values are negative, otherwise none.
     pub(crate) fn is_sound(&self, bytes: &[u8]) -> bool {
         let values = || bytes.as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b));
         let negative = if self.sorts { bytes.len() / 4 } else { 0 };
@@ -193,25 +213,26 @@ impl Balance {
     }
 }
 
-/// Squares of keys around their pages' means.
+/// Sums of squared deviations of keys around the means of their pages, a channel each.
 ///
-/// In f32, each channel's sums in the order of its rows: boards have no f64, whose arithmetic would be 3 kB of their flash,
-/// and a balance is rounded to f16. Deviations are those from a page's first row less their mean: large constant channels,
-/// which is what there is to find, leave no rounding error.
+/// Sums are in f32 and in the order of the rows: microcontrollers have no f64 instructions, and
+/// emulating them takes 3 kB of flash. The result is rounded to f16 anyway. Deviations are computed
+/// relative to a page's first row, then to the mean of these differences. So a channel with a large
+/// constant, the case that balance exists for, causes no rounding error.
 pub(crate) struct Spread {
     squares: [f32; MAX_DIM],
-    /// The largest magnitude of each channel.
+    /// The largest magnitude in each channel.
     largest: [f32; MAX_DIM],
     count: usize,
 }
 
-/// Added to deviations.
+/// Added to deviations and to rms, so that a silent channel does not divide by zero.
 const SMALLEST: f32 = 1e-6;
 
-/// Queries that are enough to go by.
+/// The number of queries from which on their rms is used.
 const ENOUGH: usize = 32;
 
-/// The longest that keys may be once they are divided by the balance.
+/// The largest norm that balanced keys may have.
 const LONGEST: f32 = 16384.0;
 
 impl Spread {
@@ -219,7 +240,7 @@ impl Spread {
         Self { squares: [0.0; MAX_DIM], largest: [0.0; MAX_DIM], count: 0 }
     }
 
-    /// Adds one page.
+    /// Adds the rows of one page.
     pub(crate) fn add(&mut self, rows: &[f32], dim: usize) {
         let count = rows.len() / dim;
         let mut means = [0.0f32; MAX_DIM];
@@ -241,8 +262,9 @@ impl Spread {
         self.count += count;
     }
 
-    /// What a head's channels are divided by, as f32 of f16, from the keys added so far and these queries, or none: the balance,
-    /// or ones; with the sign of its grade, where a layer has grades.
+    /// Decides s_c for every channel of a head from the keys added so far and from `queries`.
+    ///
+    /// If the layer has grades, a negative sign marks channels of the second half.
     fn decide(&self, backend: Kernels, kind: Balance, queries: &[f32], balance: &mut [f32]) {
         let (dim, keys) = (balance.len(), self.count.max(1) as f32);
         let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
@@ -288,21 +310,26 @@ impl Spread {
     }
 }
 
-/// A power of two, so that no index needs a branch.
-const ROOM: usize = MAX_DIM.next_power_of_two();
+/// The length of a row's copy. A power of two lets `index % PADDED_DIM` replace a bounds check.
+const PADDED_DIM: usize = MAX_DIM.next_power_of_two();
 
-/// Brings the channels of rows that a balance above 0 marks to the front, in their order, those below 0 behind them.
+/// Moves the channels with a positive balance to the front, in their order, and the others behind
+/// them.
+///
+/// ```text
+/// balance   +  -  -  +          row   a b c d   ─►   a d b c
+/// ```
 fn sort(rows: &mut [f32], balance: &[f32]) {
     let mut from = [0u16; MAX_DIM];
     places(balance).enumerate().for_each(|(channel, place)| from[place] = channel as u16);
-    let (mut unsorted, from) = ([0.0; ROOM], &from[..balance.len()]);
+    let (mut unsorted, from) = ([0.0; PADDED_DIM], &from[..balance.len()]);
     for row in rows.chunks_exact_mut(balance.len()) {
         unsorted[..row.len()].copy_from_slice(row);
-        row.iter_mut().zip(from).for_each(|(x, channel)| *x = unsorted[usize::from(*channel) % ROOM]);
+        row.iter_mut().zip(from).for_each(|(x, channel)| *x = unsorted[usize::from(*channel) % PADDED_DIM]);
     }
 }
 
-/// The inverse of [`sort`], for one row.
+/// Reverses [`sort`] for one row.
 fn unsort(row: &mut [f32], balance: &[f32]) {
     let mut unsorted = [0.0; MAX_DIM];
     let unsorted = &mut unsorted[..balance.len()];
@@ -310,7 +337,7 @@ fn unsort(row: &mut [f32], balance: &[f32]) {
     row.copy_from_slice(unsorted);
 }
 
-/// Where each channel goes.
+/// Returns the new index of each channel under [`sort`].
 fn places(balance: &[f32]) -> impl Iterator<Item = usize> {
     let (mut fine, mut coarse) = (0, balance.iter().filter(|s| **s > 0.0).count());
     balance.iter().map(move |s| {
@@ -320,7 +347,7 @@ fn places(balance: &[f32]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Reads a balance that has been decided.
+/// Reads a balance that was decided earlier.
 pub(crate) fn read_balance(backend: Kernels, memory: &[u8], balance: &mut [f32]) {
     backend.decode_floats(Float::F16, &memory[..2 * balance.len()], balance);
 }

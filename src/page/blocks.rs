@@ -1,4 +1,4 @@
-//! Pages of blocks: what any codec's rows can be kept as.
+//! Pages of blocks: the format that fits every codec.
 
 use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance, in_page};
 use crate::Error;
@@ -8,11 +8,13 @@ use crate::codec::query::QUERY_BATCH;
 use core::ops::Range;
 use octaplex_arch::Float;
 
-/// Blocks one behind the other, the centre in f16.
+/// Consecutive blocks, with the centre in f16.
 pub(crate) struct Blocks<'a> {
     backend: Kernels,
     codec: &'a dyn Codec,
+    /// Tokens in a page.
     tokens: usize,
+    /// Bytes of a block.
     block: usize,
 }
 
@@ -21,8 +23,11 @@ impl<'a> Blocks<'a> {
         Self { backend, codec, tokens: shape.tokens, block: shape.block() }
     }
 
-    /// Rows, without their centre. Of pages that are more than their blocks, all rows or one, which is then a sum with one
-    /// weight that is not 0.
+    /// Decodes rows without adding the centre.
+    ///
+    /// If blocks are all there is, it decodes just the blocks of `tokens`. If the page has a list
+    /// of outliers, blocks cannot be decoded alone: it then decodes the whole page, or a single
+    /// token. A single token is a weighted sum in which one weight is 1 and the others are 0.
     fn rows(&self, bytes: &[u8], tokens: Range<usize>, x: &mut [f32]) -> Result<(), Error> {
         let (codec, count) = (self.codec, self.tokens);
         if bytes.len() == count * self.block {
@@ -85,7 +90,10 @@ impl PageFormat for Blocks<'_> {
     }
 }
 
-/// Adds q·centre of each query to its offset, for a centre in f16 or none.
+/// Adds q·centre of each query to its offset. `centre` is in f16, or empty.
+///
+/// All keys of a page share the centre, so this product is computed once a page instead of once a
+/// token.
 pub(crate) fn score_floats<'a>(
     backend: Kernels,
     queries: &[f32],

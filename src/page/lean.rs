@@ -1,7 +1,14 @@
-//! Lean pages: rows of planes without gaps, their norms together in 6 bits each, the centre in the codec's own basis.
+//! Lean pages: rows of planes without gaps, all norms together in 6 bits each, the centre in the
+//! codec's own basis.
 //!
-//! A graded page is a lean page of two halves, each of half of the channels with a codec of its own. The channels come
-//! sorted ([`Balance`](super::Balance)). Kernels know nothing of it: they are called twice, with half the width.
+//! A graded page is a lean page of two halves. Each half has half of the channels and its own
+//! codec, the first a finer one. [`Balance`](super::Balance) sorts the channels beforehand. Kernels
+//! do not know about halves: they are called twice, with half the width.
+//!
+//! ```text
+//! lean      rows    │ token 0 │ token 1 │ …                        all channels
+//! graded    rows    │ fine: token 0 │ fine: token 1 │ … │ coarse: token 0 │ coarse: token 1 │ …
+//! ```
 
 use super::{PageFormat, Part, PartMut, Queries, Shape, balance, norms};
 use crate::Error;
@@ -13,33 +20,37 @@ use crate::codec::{Codec, check_values};
 use core::ops::Range;
 use octaplex_arch::MAX_DIM;
 
-/// Rows whose channels are gathered side by side before they are encoded: what an encoder of pages takes at a time.
+/// The number of rows whose channels are gathered before they are encoded. It is the batch size of
+/// the encoders.
 const SIDE_BY_SIDE: usize = 16;
 
-/// The rows of a page: of all channels, or of two halves of them.
+/// The page format for codecs with planes, with one or two halves of the channels.
 pub(crate) struct Lean<'a> {
     backend: Kernels,
     shape: Shape,
     halves: [Option<Half<'a>>; 2],
 }
 
-/// Rows of planes of one codec, and where their bytes are.
+/// One half of the channels (or all of them): its codec, and where its bytes lie.
 struct Half<'a> {
+    /// The codec of this half.
     planes: &'a dyn Planes,
+    /// Its channels in a row.
     channels: Range<usize>,
-    /// Words of a prepared query.
+    /// Its words in a prepared query.
     words: Range<usize>,
-    /// Bytes of a row.
+    /// Bytes of one row.
     row: usize,
-    /// Of [`PartMut::rows`]; [`Part::rows`] have [`LEAD`] bytes more in front.
+    /// Its bytes in [`PartMut::rows`]. In [`Part::rows`] they lie [`LEAD`] bytes further on.
     rows: Range<usize>,
-    /// Of the norms.
+    /// Its bytes in the norms.
     norms: Range<usize>,
+    /// 0 or 1.
     number: usize,
 }
 
 impl<'a> Lean<'a> {
-    /// The lean pages of a codec; `None` where the shape says that it has others.
+    /// Returns the lean format of a codec, or `None` if the shape has blocks.
     pub(super) fn new(codec: &'a dyn Codec, shape: &Shape, backend: Kernels) -> Option<Self> {
         let [first, second] = match codec.pages() {
             _ if !shape.is_lean() => return None,
@@ -67,21 +78,23 @@ impl<'a> Lean<'a> {
         Some(Self { backend, shape: *shape, halves: [Some(first), second] })
     }
 
+    /// The halves that exist, one or two.
     fn halves(&self) -> impl Iterator<Item = &Half<'a>> {
         self.halves.iter().flatten()
     }
 
-    /// The bytes of a half's centre, in those of a page's.
+    /// Returns the bytes of a half's centre within `bytes` bytes for the whole page.
     fn centre(&self, half: &Half, bytes: usize) -> Range<usize> {
         self.shape.of_half(bytes, half.number)
     }
 
-    /// Whether a centre of so many bytes is coded in the halves' bases.
+    /// Returns whether a centre of `bytes` bytes is coded in the bases of the halves. Otherwise it
+    /// is in f16.
     fn is_coded(&self, bytes: usize) -> bool {
         bytes != 2 * self.shape.dim
     }
 
-    /// A page's scores: those of one half, or the sums of those of two.
+    /// Scores a page. With two halves, a score is the sum of the products of both.
     fn score_page(
         &self,
         queries: &[Option<[&[f32]; QUERY_BATCH]>; 2],
@@ -92,7 +105,8 @@ impl<'a> Lean<'a> {
         let tokens = self.shape.tokens;
         for (half, queries) in self.halves().zip(queries.iter().flatten()) {
             let queries = &queries[..count];
-            // As many queries of the second half as there is room for on the stack.
+            // The second half needs memory for its own scores. Take as many queries at a time as
+            // fit on the stack.
             let batch = (MAX_SCRATCH / tokens.max(1) - 1).min(count);
             with_scratch(tokens * if half.number > 0 { 1 + batch } else { 1 }, |memory| {
                 let (norms, more) = memory.split_at_mut(tokens);
@@ -114,7 +128,7 @@ impl<'a> Lean<'a> {
 }
 
 impl Half<'_> {
-    /// The rows of a page, whose norms go to `norms`.
+    /// Returns the rows of a page, and decodes their norms into `norms`.
     fn read<'r>(
         &self,
         backend: Kernels,
@@ -127,14 +141,16 @@ impl Half<'_> {
         Ok(PlaneRows::new(&part.rows[rows], self.row, self.planes.dim(), norms, ahead))
     }
 
-    /// What this half needs of prepared queries.
+    /// Selects the words of this half from prepared queries.
     fn queries<'q>(&self, prepared: &[&'q [f32]]) -> [&'q [f32]; QUERY_BATCH] {
         let mut queries: [&[f32]; QUERY_BATCH] = [&[]; QUERY_BATCH];
         queries.iter_mut().zip(prepared).for_each(|(slot, words)| *slot = &words[self.words.clone()]);
         queries
     }
 
-    /// Encodes this half's channels of rows of `dim` values.
+    /// Encodes this half's channels of rows with `dim` values each.
+    ///
+    /// If there are two halves, the channels of a batch of rows are first gathered side by side.
     fn encode(&self, rows: &[f32], dim: usize, planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
         let width = self.channels.len();
         if width == dim {
@@ -190,7 +206,7 @@ impl PageFormat for Lean<'_> {
             with_scratch(self.shape.tokens, |norms| {
                 let planes = &mut part.rows[half.rows.clone()];
                 half.encode(rows, self.shape.dim, planes, norms)?;
-                // A codec of one's own may give anything.
+                // Anybody can implement `Planes`, so its norms are not trusted.
                 check_values(norms, f32::INFINITY)?;
                 norms::encode(self.backend, norms, &mut part.norms[half.norms.clone()])
             })?;
@@ -229,7 +245,7 @@ impl PageFormat for Lean<'_> {
         let (each, tokens) = (offsets.len() / count.max(1), self.shape.tokens);
         let of_half =
             [0, 1].map(|number| self.halves[number].as_ref().map(|half| half.queries(queries.prepared)));
-        // Coded centres lie apart, in their pages; one call scores them all.
+        // Coded centres are copied together, so that one call scores them all.
         let most = each * self.shape.centre_bytes()[0];
         with_scratch(words_for(most) + offsets.len(), |memory| {
             let (found, memory) = memory.split_at_mut(offsets.len());
@@ -253,7 +269,7 @@ impl PageFormat for Lean<'_> {
             for (half, queries) in self.halves().zip(of_half.iter().flatten()) {
                 let Some(code) = half.planes.centre() else { continue };
                 let own = self.centre(half, len);
-                // Every page has a place, also where none was scored for it.
+                // A page that was not scored has its place too, so that offsets keep their order.
                 let last = each * len - len + own.end;
                 code.score(&queries[..count], &centres[own.start..last], len, found)?;
                 offsets.iter_mut().zip(&*found).for_each(|(offset, found)| *offset += *found);

@@ -1,13 +1,16 @@
-//! Norms of a page's rows, kept together: the largest in f16, and for each row how far below it lies, in some bits.
-//!
-//! A code is a step of a logarithmic scale: 0 is zero, the highest one the largest norm, the others octaves/2^bits octaves
-//! apart. A page has the scale of 1, 2, 4 or 8 octaves on which its norms lose least; a shorter row than the scale has gets its
-//! least norm or none, whichever is nearer. So rows of like length have fine steps, and one long row does not make the others
-//! vanish.
+//! Norms of a page's rows, coded together in 6 bits each relative to the largest.
 //!
 //! ```text
-//! f16 largest norm │ u8 log2 of the octaves (its lowest two bits) │ codes, row after row
+//! bytes   f16 largest norm │ u8 log2 of the octaves (its lowest two bits count) │ codes, row after row
+//!
+//! code    0        1                       2  …  62               63
+//! norm    zero     ≈ largest / 2^octaves                          largest
 //! ```
+//!
+//! Codes are steps of a logarithmic scale, `octaves`/64 octaves apart. A page uses the scale of 1,
+//! 2, 4 or 8 octaves that loses least. Rows of similar norms thus get fine steps. One very long row
+//! does not push all others to zero, because the scale can be wide. A norm below the scale becomes
+//! the scale's least norm or zero, whichever is nearer.
 
 use crate::Error;
 use crate::backend::Kernels;
@@ -17,33 +20,36 @@ use octaplex_arch::Packing;
 
 /// Bits of a norm.
 ///
-/// On keys and values of real models 5 bits cost 4% in attention's output for the 0.02 bits a value that they save at a
-/// width of 64, more than they are worth.
+/// Five bits would save 0.02 bits a value at a width of 64. On keys and values of real models they
+/// raise the error of attention's output by 4%, which costs more than it saves.
 pub(crate) const NORM_BITS: u8 = 6;
 const BITS: u8 = NORM_BITS;
 const PACKING: Packing = Packing::bits(BITS);
 
-/// Bytes before the codes.
+/// Bytes in front of the codes: the largest norm and the scale.
 const HEAD: usize = 3;
 
-/// Bytes of the norms of a page's rows.
+/// Returns the bytes of the norms of a page with `tokens` rows.
 pub(crate) const fn bytes(tokens: usize) -> usize {
     HEAD + PACKING.bytes(tokens)
 }
 
-/// The largest integer of a scale.
+/// The integer that stands for the largest norm.
 const TOP: i16 = i16::MAX;
 
-/// Scales of 1, 2, 4 and 8 octaves.
+/// The widths of the scales, in octaves.
 const OCTAVES: [u32; 4] = [1, 2, 4, 8];
-/// What codes stand for, in units of the largest norm over [`TOP`].
+/// The values of the codes on each scale, in units of the largest norm divided by [`TOP`].
 static SCALES: [[i16; LEVELS]; 4] =
     [scale(OCTAVES[0]), scale(OCTAVES[1]), scale(OCTAVES[2]), scale(OCTAVES[3])];
+/// The number of codes.
 const LEVELS: usize = 1 << BITS;
 
-/// The nearest integers to `TOP`·2^(-octaves·k/LEVELS) for the k-th code from above; 0 for code 0.
+/// Computes a scale: the k-th code from above is `TOP`·2^(-octaves·k/LEVELS) to the nearest
+/// integer, and code 0 is 0.
 const fn scale(octaves: u32) -> [i16; LEVELS] {
-    // 2^(-octaves/LEVELS) with 62 bits behind the point, by square roots of a half.
+    // 2^(-octaves/LEVELS) with 62 fractional bits, by repeated square roots of ½. Only integer
+    // arithmetic gives the same table on every machine.
     let mut ratio = 1u128 << 61;
     let mut halvings = BITS as u32 - octaves.trailing_zeros();
     while halvings > 0 {
@@ -59,16 +65,19 @@ const fn scale(octaves: u32) -> [i16; LEVELS] {
     scale
 }
 
-/// What codes stand for on each scale, for kernels elsewhere.
+/// Returns all scales, one after the other, for GPU kernels.
 #[cfg(feature = "gpu")]
 pub(crate) fn scales() -> [u16; OCTAVES.len() * LEVELS] {
     core::array::from_fn(|i| SCALES[i / LEVELS][i % LEVELS].unsigned_abs())
 }
 
-/// The most tokens of a page.
+/// The largest number of tokens in a page.
 pub(crate) const MAX_TOKENS: usize = 256;
 
-/// Encodes norms, which are finite; those that are negative as zeros.
+/// Encodes finite norms. Negative norms are encoded as zeros.
+///
+/// # Errors
+/// [`Error::Overflow`] if f16 cannot hold the largest norm.
 pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Result<(), Error> {
     let largest =
         to_f16(norms.iter().fold(0.0, |largest, norm| if *norm > largest { *norm } else { largest }))?;
@@ -93,7 +102,7 @@ pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Resul
             bytes[2] = number as u8;
             backend.pack(PACKING, codes, &mut bytes[HEAD..]);
         }
-        // A wider scale has what this one has, further apart.
+        // If every norm lies on this scale, a wider one only has coarser steps.
         if norms.iter().all(|norm| *norm <= 0.0 || *norm >= f32::from(scale[1]) * unit) {
             break;
         }
@@ -101,7 +110,10 @@ pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// Σ(norm - its code's)²/norm: rows of any length count, a very short one not as much as all others.
+/// Returns Σ(norm - decoded)²/norm, by which scales are compared.
+///
+/// Dividing by the norm makes rows of every length count. Dividing by its square would let one tiny
+/// row outweigh all others.
 fn loss(scale: &[i16], unit: f32, norms: &[f32], codes: &[u8]) -> f32 {
     let mut loss = 0.0;
     for (norm, code) in norms.iter().zip(codes).filter(|(norm, _)| **norm > 0.0) {
@@ -111,10 +123,10 @@ fn loss(scale: &[i16], unit: f32, norms: &[f32], codes: &[u8]) -> f32 {
     loss
 }
 
-/// Decodes norms.
+/// Decodes norms, multiplied by the largest one.
 ///
 /// # Errors
-/// [`Error::Corrupt`] where the largest is not finite.
+/// [`Error::Corrupt`] if the largest norm is not finite.
 pub(crate) fn decode(backend: Kernels, bytes: &[u8], norms: &mut [f32]) -> Result<(), Error> {
     let largest = read_f16(bytes);
     if !largest.is_finite() {
@@ -148,7 +160,7 @@ mod tests {
         }
     }
 
-    /// The octaves, and the norms.
+    /// Encodes and decodes norms. Returns the octaves of the chosen scale, and the decoded norms.
     fn round_trip(norms: &[f32]) -> (u32, std::vec::Vec<f32>) {
         let mut bytes = std::vec![0xaa; super::bytes(norms.len())];
         let mut decoded = std::vec![0.0; norms.len()];
@@ -157,7 +169,8 @@ mod tests {
         (1 << bytes[2], decoded)
     }
 
-    /// Half a step at most, on whatever scale; zeros stay zeros, tiny rows get nothing.
+    /// The error is half a step at most on every scale. Zeros stay zeros, and tiny norms become
+    /// zeros.
     #[test]
     fn norms_come_back() {
         for octaves in OCTAVES {
@@ -176,7 +189,7 @@ mod tests {
             assert_eq!(round_trip(&[0.0; 64]).1, [0.0; 64]);
             assert_eq!(round_trip(&[-1.0; 64]).1, [0.0; 64]);
         }
-        // All but one are far below: they do not vanish.
+        // One norm is far above the others: these must not vanish.
         let mut spiked = [0.02; 64];
         spiked[20] = 3.0;
         let (octaves, decoded) = round_trip(&spiked);

@@ -1,4 +1,5 @@
-//! How many bytes each part of a page takes, and which format it has: the one place that decides.
+//! Chooses the page format, and computes how many bytes each part of a page takes. No other code
+//! decides this.
 
 use super::Part;
 use super::norms::{self, NORM_BITS};
@@ -8,39 +9,43 @@ use crate::codec::planes::{LEAD, Pages, centre_bytes};
 use crate::stream::Role;
 use core::ops::Range;
 
-/// One side of a head: keys or values. Sizes in bytes.
+/// The format and the sizes, in bytes, of one side of a head: its keys or its values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) dim: usize,
     pub(crate) tokens: usize,
-    /// A row that is a block.
+    /// A row as a block.
     block: usize,
-    /// Planes of a row, of each half of the channels where there are two; zeros for blocks.
+    /// A row as planes, a size for each half of the channels. A second size of 0 means one half;
+    /// two zeros mean blocks.
     planes: [usize; 2],
-    /// All rows at most, and always unless they vary.
+    /// All rows of a page at most. Only outliers make a page shorter.
     pub(crate) rows: usize,
-    /// The norms of all rows, where they are not in the rows.
+    /// The norms of all rows. 0 if the rows contain them.
     pub(crate) norms: usize,
-    /// What a codec makes of a page's centre: coded in its basis, or f16.
+    /// The centre that the format would store: coded in the codec's basis, or f16.
     centre: usize,
 }
 
-/// What a codec says of its blocks: bytes of one, of a page of them, and of the planes of each half of the channels.
+/// The sizes that a codec reports, in bytes: of a block, of a page of blocks, and of the planes of
+/// each half of the channels.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) block: usize,
     pub(crate) page: usize,
     pub(crate) planes: [usize; 2],
-    /// Whether the codec codes a page's centre in its own basis.
+    /// Whether the codec can code a page's centre in its own basis.
     pub(crate) codes_centre: bool,
 }
 
 impl Sizes {
+    /// Computes the sizes from a spec, before the codec is built.
     pub(crate) const fn of_spec(spec: &CodecSpec, dim: usize, tokens: usize) -> Self {
         let (block, page) = (spec.block_bytes(dim), spec.page_bytes_max(dim, tokens));
         Self { block, page, planes: spec.plane_bytes(dim), codes_centre: true }
     }
 
+    /// Asks a codec for its sizes. It may be your own.
     pub(crate) fn of_codec(codec: &dyn Codec, tokens: usize) -> Self {
         let (block, page) = (codec.block_bytes(), codec.page_bytes_max(tokens));
         let (planes, codes_centre) = match codec.pages() {
@@ -52,18 +57,20 @@ impl Sizes {
     }
 }
 
-/// Planes take at most 4.5 bits a value in lean pages.
+/// Returns whether rows of `planes` bytes use the lean format: if they take at most 4.5 bits a
+/// value.
 ///
-/// With `trellis:m=16` norms of 6 bits raise attention's divergence by a quarter, and a quarter is what the bits that they
-/// save would give elsewhere.
+/// Finer codes keep their exact norms. With `trellis:m=16`, norms of 6 bits would raise attention's
+/// divergence by 25%. The bits that they save buy as much elsewhere.
 const fn is_lean(planes: usize, dim: usize) -> bool {
     0 < planes && 16 * planes <= 9 * dim
 }
 
 impl Shape {
+    /// Chooses the format for keys or values of a width.
     pub(crate) const fn new(sizes: &Sizes, role: Role, dim: usize, tokens: usize) -> Self {
         let [fine, coarse] = sizes.planes;
-        // Values have no order of channels: two halves are one block there.
+        // Channels of values are not sorted, so a codec of two halves stores them as blocks.
         let halves = matches!(role, Role::Values) && coarse > 0;
         if halves || !is_lean(fine + coarse, dim) {
             let (block, rows) = (sizes.block, sizes.page);
@@ -81,59 +88,61 @@ impl Shape {
         }
     }
 
-    /// Whether norms lie beside the rows.
+    /// Returns whether norms lie apart from the rows.
     pub(super) const fn is_lean(&self) -> bool {
         self.planes[0] > 0
     }
 
-    /// Halves of the channels that are coded apart: 1, or 2 where some channels are coded more finely.
+    /// Returns how many halves of the channels are coded apart: 2 if one is coded more finely,
+    /// otherwise 1.
     pub(super) const fn halves(&self) -> usize {
         if self.planes[1] > 0 { 2 } else { 1 }
     }
 
-    /// Planes of a row, of each half.
+    /// Returns the bytes of a row's planes, for each half.
     pub(super) const fn planes(&self) -> [usize; 2] {
         self.planes
     }
 
-    /// Bytes of a row that is a block.
+    /// Returns the bytes of a row as a block.
     pub(super) const fn block(&self) -> usize {
         self.block
     }
 
-    /// Bytes of a page's own centre, and of the prefix centre that it is a difference from.
+    /// Returns the bytes of a page's own centre, and those of the prefix centre that it is relative
+    /// to.
     pub(crate) const fn centre_bytes(&self) -> [usize; 2] {
         [self.centre, if self.is_lean() { 2 * self.dim } else { 0 }]
     }
 
-    /// Bytes in front of the rows that a reader takes along.
+    /// Returns how many bytes in front of the rows a reader must include.
     pub(crate) const fn lead(&self) -> usize {
         if self.is_lean() { LEAD } else { 0 }
     }
 
-    /// The least bytes of all rows.
+    /// Returns the least number of bytes that all rows take.
     #[cfg(feature = "alloc")]
     pub(crate) const fn least(&self) -> usize {
         if self.is_lean() { self.rows } else { self.tokens * self.block }
     }
 
-    /// Whether channels are to come sorted.
+    /// Returns whether channels must be sorted.
     pub(crate) const fn sorts(&self) -> bool {
         self.halves() > 1
     }
 
-    /// Whether how many bytes the rows take depends on the data.
+    /// Returns whether the number of bytes depends on the data.
     pub(crate) const fn varies(&self) -> bool {
         !self.is_lean() && self.rows > self.tokens * self.block
     }
 
-    /// The bytes that one half takes of a part's: `whole` bytes of all halves together.
+    /// Returns the bytes of one half, if all halves together have `whole` bytes.
     pub(super) const fn of_half(&self, whole: usize, half: usize) -> Range<usize> {
         let each = whole / self.halves();
         half * each..(half + 1) * each
     }
 
-    /// Whether all numbers that scale others are finite.
+    /// Returns whether all scales in untrusted bytes are finite.
     pub(crate) fn is_sound(&self, part: &Part) -> bool {
         let scales = |bytes: &[u8]| {
             (0..self.halves()).all(|half| {
@@ -145,7 +154,7 @@ impl Shape {
         scales(part.norms) && if is_coded { scales(part.centre) } else { is_finite_f16(part.centre) }
     }
 
-    /// Calls `line` with the bytes and the meaning of the rows.
+    /// Calls `line` with the size and the description of each section of the rows.
     pub(crate) fn describe_rows(&self, role: Role, line: &mut dyn FnMut(usize, &str)) {
         let (keys, [fine, coarse]) = (matches!(role, Role::Keys), self.planes);
         match (self.is_lean(), self.halves()) {
@@ -158,7 +167,7 @@ impl Shape {
         }
     }
 
-    /// The same of a centre of so many bytes.
+    /// Calls `line` with the size and the description of a centre of `bytes` bytes.
     pub(crate) fn describe_centre(&self, bytes: usize, line: &mut dyn FnMut(usize, &str)) {
         match (bytes == 2 * self.dim, self.halves()) {
             (true, _) => line(bytes, "centre of the keys: f16"),
@@ -170,7 +179,7 @@ impl Shape {
         }
     }
 
-    /// The same of the norms.
+    /// Calls `line` with the size and the description of the norms.
     pub(crate) fn describe_norms(&self, role: Role, line: &mut dyn FnMut(usize, &str)) {
         const { assert!(NORM_BITS == 6) };
         match (role, self.halves()) {
@@ -187,7 +196,7 @@ impl Shape {
     }
 }
 
-/// Whether every f16 is finite: an exponent of all ones stands for infinity and NaN.
+/// Returns whether every f16 is finite. An exponent of all ones would be infinity or NaN.
 pub(crate) fn is_finite_f16(bytes: &[u8]) -> bool {
     bytes.as_chunks::<2>().0.iter().fold(true, |finite, b| finite & (b[1] & 0x7c != 0x7c))
 }

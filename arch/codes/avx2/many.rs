@@ -1,16 +1,27 @@
-//! Scores and weighted sums for many queries: products of matrices of words, or of bytes with AVX-VNNI.
+//! Scores and weighted sums for many queries, as products of matrices of words, or of bytes with
+//! AVX-VNNI.
 //!
-//! Rows are looked up once for all of up to 64 queries, into a tile in the first-level cache: pairs of words as `vpmaddwd`
-//! takes them, of neighbouring coordinates of eight rows for scores, of neighbouring rows for sums. Queries, and weights,
-//! are such pairs as they lie in memory. Four queries' sums stay in registers. A pair of rows (or of coordinates), sixteen
-//! coordinates (or rows) and a query take two products and two additions, and one load that splats: the additions bound it,
-//! 16 instructions on three ports for 128 coordinates of a row. On a Sapphire Rapids, attention of 32 queries takes .69 of the
-//! time that it took with the text for registers (codes of 4 bits, keys and values), .59 with 3 bits.
+//! Rows are looked up once for up to 64 queries, into a tile in the first-level cache. The tile has
+//! pairs of words as `vpmaddwd` takes them:
 //!
-//! With AVX-VNNI, scores of codebooks of bytes are products of fours of bytes, `vpdpbusd`: .68 of the time of words with 32
-//! queries.
+//! ```text
+//! scores    a pair = two neighbouring coordinates of one row, a row in each dword; times the query's pair
+//! sums      a pair = one coordinate of two neighbouring rows, a coordinate in each dword; times two weights
 //!
-//! What looks rows up is the caller's: here codes, in `trellis/avx2/many.rs` trellis codes.
+//! tile      │r₀: x₀ x₁│r₁: x₀ x₁│ … │r₁₅: x₀ x₁│      · │q₀ q₁│ splat to all dwords
+//!           │r₀: x₂ x₃│r₁: x₂ x₃│ … │r₁₅: x₂ x₃│      · │q₂ q₃│
+//! ```
+//!
+//! Queries and weights are such pairs as they lie in memory. The sums of four queries stay in
+//! registers. A pair of coordinates (or rows), sixteen rows (or coordinates) and a query take two
+//! products, two additions and one load that splats. The additions bound the time: 16 instructions
+//! on three ports for 128 coordinates of a row.
+//!
+//! On Sapphire Rapids, attention of 32 queries takes 0.69 of its time with `wide.rs` for codes of 4
+//! bits, and 0.59 for 3 bits. With AVX-VNNI, scores of codebooks of bytes are products of fours of
+//! bytes (`vpdpbusd`), which take 0.68 of the time of words with 32 queries.
+//!
+//! The caller looks rows up: codes in this file, trellis codes in `trellis/avx2/many.rs`.
 
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, quantize_products, weight_limit};
@@ -32,20 +43,22 @@ const QUERIES: usize = 64;
 /// Rows of a tile of coordinates.
 pub(crate) const ROWS: usize = crate::rows::ROWS;
 
-/// Of so many queries, those that are taken here: none where they are too few to be faster than what takes them one by one.
+/// Returns how many of the queries are taken here: none if they are too few to be faster than one
+/// by one.
 pub(crate) fn taken(queries: usize, at_least: usize) -> usize {
     if queries >= at_least { queries / FEW * FEW } else { 0 }
 }
 
-/// Sixteen dwords for each pair of coordinates, or of a page's rows; or for each four coordinates.
+/// Sixteen dwords for each pair of coordinates, or of a page's rows, or for each four coordinates.
 pub(crate) type Tile = [[__m256i; 2]];
 
-/// Room for the most there can be, of which no more is written than is used.
-pub(crate) struct Room<T, const N: usize>([MaybeUninit<T>; N]);
+/// Memory for the largest possible number of values, of which only the used ones are written.
+pub(crate) struct Buffer<T, const N: usize>([MaybeUninit<T>; N]);
 
-impl<T: Copy, const N: usize> Room<T, N> {
+impl<T: Copy, const N: usize> Buffer<T, N> {
     pub(crate) const EMPTY: Self = Self([const { MaybeUninit::uninit() }; N]);
 
+    /// Returns the first `count` values, filled with `value`.
     #[inline(always)]
     pub(crate) fn first(&mut self, count: usize, value: T) -> &mut [T] {
         let places = &mut self.0[..count];
@@ -55,12 +68,16 @@ impl<T: Copy, const N: usize> Room<T, N> {
     }
 }
 
-/// Sixteen coordinates of eight rows, as words: of rows i and i + 4 the lower eight, and the upper ones.
+/// Sixteen coordinates of eight rows as words: for rows i and i + 4, the lower eight coordinates,
+/// then the upper ones.
 pub(crate) type Eight = [[__m256i; 2]; 4];
 
-/// Scores of so many queries as [`taken`] gives. `coordinates` fills the tile for [`ROWS`] rows from one on, as
-/// [`turn_coordinates`] does, for all registers of sixteen; with `QUADS`, as [`turn_quads`] does, with the bias of `L`. It is
-/// called once for all queries, and as a `dyn`, so that this is compiled once and not for every shape of trellis codes.
+/// Scores as many queries as [`taken`] returned.
+///
+/// `coordinates` fills the tile for [`ROWS`] rows from one on, as [`turn_coordinates`] does, for
+/// all registers of sixteen. With `QUADS` it does so as [`turn_quads`] does, with the bias of `L`.
+/// It is called once for all queries. It is a `dyn`, so that this function is compiled once, and
+/// not for every shape of trellis codes.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     rows: &Rows,
@@ -69,10 +86,10 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     scores: &mut [f32],
     coordinates: &mut dyn FnMut(usize, &mut Tile),
 ) {
-    let (count, each, mut room) = (rows.count(), rows.dim / 4, Room::<_, { MAX_DIM / 2 }>::EMPTY);
-    let tile = room.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
-    let mut room = Room::<[i8; 4], { QUERIES * MAX_DIM / 4 }>::EMPTY;
-    let quads = room.first(if QUADS { QUERIES.min(queries.len()) * each } else { 0 }, [0; 4]);
+    let (count, each, mut buffer) = (rows.count(), rows.dim / 4, Buffer::<_, { MAX_DIM / 2 }>::EMPTY);
+    let tile = buffer.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
+    let mut buffer = Buffer::<[i8; 4], { QUERIES * MAX_DIM / 4 }>::EMPTY;
+    let quads = buffer.first(if QUADS { QUERIES.min(queries.len()) * each } else { 0 }, [0; 4]);
     let together = if QUADS { QUERIES } else { queries.len() };
     for (queries, scores) in queries.chunks(together).zip(scores.chunks_mut(together * count)) {
         for (query, quads) in queries.iter().zip(quads.chunks_exact_mut(each)) {
@@ -81,7 +98,7 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
             }
         }
         for first in (0..count).step_by(ROWS) {
-            rows.ask_some(first, ROWS);
+            rows.prefetch_some(first, ROWS);
             coordinates(first, tile);
             let mut scales = [0.0; ROWS];
             rows.read_scales(first, &mut scales);
@@ -107,7 +124,7 @@ pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     }
 }
 
-/// Σ of the tile's fours of bytes, less their bias, times those of each query.
+/// Multiplies the tile's fours of bytes, minus their bias, with those of each query.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quad_product<L: Integers<V = __m256i>>(tile: &Tile, quads: &[[i8; 4]]) -> [[__m256i; 2]; FEW] {
@@ -129,8 +146,10 @@ fn quad_product<L: Integers<V = __m256i>>(tile: &Tile, quads: &[[i8; 4]]) -> [[_
     sums
 }
 
-/// Sums of so many queries as [`taken`] gives, for centroids of `levels`. `pairs` fills the tile for a range of rows, a
-/// page, and sixteen coordinates, as [`turn_pairs`] does, eight rows after eight; registers come in order, page by page.
+/// Adds weighted rows for as many queries as [`taken`] returned, for centroids of `levels` levels.
+///
+/// `pairs` fills the tile for a range of rows (a page) and sixteen coordinates, as [`turn_pairs`]
+/// does, eight rows at a time. Registers come in order, page by page.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     rows: &Rows,
@@ -140,15 +159,15 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     acc: &mut [f32],
     pairs: &mut dyn FnMut(Range<usize>, usize, &mut Tile),
 ) {
-    let (count, dim, mut room) = (rows.count(), rows.dim, Room::<_, { MAX_DIM / 2 }>::EMPTY);
-    let (stride, mut memory) = (count.min(PAGE).next_multiple_of(8), Room::<_, { QUERIES * PAGE }>::EMPTY);
+    let (count, dim, mut buffer) = (rows.count(), rows.dim, Buffer::<_, { MAX_DIM / 2 }>::EMPTY);
+    let (stride, mut memory) = (count.min(PAGE).next_multiple_of(8), Buffer::<_, { QUERIES * PAGE }>::EMPTY);
     let together = QUERIES.min(acc.len() / dim);
     let (ints, mut products) = (memory.first(together * stride, 0), [0.0; PAGE]);
     for (p, page) in rows.pages(PAGE).enumerate() {
         let range = p * PAGE..p * PAGE + page.count();
-        rows.ask_some(range.start, PAGE);
-        // Four for each eight rows.
-        let tile = room.first(4 * range.len().div_ceil(8), [_mm256_setzero_si256(); 2]);
+        rows.prefetch_some(range.start, PAGE);
+        // Four pairs for every eight rows.
+        let tile = buffer.first(4 * range.len().div_ceil(8), [_mm256_setzero_si256(); 2]);
         let mut scales = [0.0; PAGE];
         page.read_scales(0, &mut scales);
         for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * dim)) {
@@ -159,7 +178,7 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
                 for ((product, weight), scale) in products.iter_mut().zip(weights).zip(&scales) {
                     *product = weight * scale;
                 }
-                // Behind the last row of a page that is not full.
+                // Rows behind the last one of a short page have a weight of 0.
                 ints[weights.len()..].fill(0);
                 *unit = quantize_products(&products[..weights.len()], weight_limit(levels), ints);
             }
@@ -185,7 +204,7 @@ pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     }
 }
 
-/// Σ of the tile's pairs times a query's.
+/// Multiplies the tile's pairs with those of each query.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: &[&[i16]; FEW]) -> [[__m256i; 2]; FEW] {
@@ -205,7 +224,8 @@ fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: &[&[i16]; F
     sums
 }
 
-/// Of sixteen coordinates of sixteen rows, the tile's eight pairs: a dword of each row.
+/// Transposes sixteen coordinates of sixteen rows into the tile's eight pairs, with a dword for
+/// each row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn_coordinates(rows: [Eight; 2], tile: &mut Tile) {
@@ -227,7 +247,8 @@ pub(crate) fn turn_coordinates(rows: [Eight; 2], tile: &mut Tile) {
     }
 }
 
-/// Of bytes of sixteen coordinates, of rows i and i + 4, the tile's four fours of coordinates of sixteen rows.
+/// Transposes bytes of sixteen coordinates, of rows i and i + 4, into the tile's four fours of
+/// coordinates of sixteen rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn_quads(rows: [[__m256i; 4]; 2], tile: &mut Tile) {
@@ -241,7 +262,7 @@ pub(crate) fn turn_quads(rows: [[__m256i; 4]; 2], tile: &mut Tile) {
     }
 }
 
-/// Of sixteen coordinates of eight rows, the tile's four pairs of rows.
+/// Interleaves sixteen coordinates of eight rows into the tile's four pairs of rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
@@ -256,7 +277,7 @@ pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
     }
 }
 
-/// See `scalar::score_codes`.
+/// Implements `scalar::score_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     book: &Codebook,
@@ -265,7 +286,8 @@ pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     scores: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
-    // Half bytes are looked up as they come by the text for registers, two codes or more at a time.
+    // `wide.rs` looks half bytes up as they come, two codes or more at a time, so it wins up to
+    // more queries.
     let halves = packing.radix() == 1 && matches!(packing.raw_bits(), 1 | 2 | 4);
     let taken = taken_codes(rows, queries.len(), if halves { 16 } else { 8 });
     let (many, rest) = queries.split_at(taken);
@@ -300,7 +322,7 @@ pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     });
 }
 
-/// See `scalar::accumulate_codes`.
+/// Implements `scalar::accumulate_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
     book: &Codebook,
@@ -327,12 +349,12 @@ pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
     });
 }
 
-/// As [`taken`]; none where rows end within a register.
+/// Returns how many queries are [`taken`]. None if rows end within a register.
 fn taken_codes(rows: &Rows, queries: usize, at_least: usize) -> usize {
     if rows.dim.is_multiple_of(16) { taken(queries, at_least) } else { 0 }
 }
 
-/// From rows of codes to words, and to bytes with what makes them unsigned.
+/// Looks up rows of codes as words, or as bytes that a bias makes unsigned.
 struct LookUp {
     codes: Codes<Ymm>,
     bytes: Bytes<Ymm>,
@@ -341,6 +363,7 @@ struct LookUp {
 }
 
 impl LookUp {
+    /// Prepares the lookup of codes of one packing.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(packing: Packing, dim: usize, centroids: &[i16], bias: u8) -> Self {
@@ -353,7 +376,7 @@ impl LookUp {
         }
     }
 
-    /// Of up to sixteen levels.
+    /// Looks up bytes of eight rows, for codebooks of up to sixteen levels.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn bytes_of_eight(&self, rows: &Group<4>, register: usize) -> [__m256i; 4] {
@@ -364,6 +387,7 @@ impl LookUp {
         found
     }
 
+    /// Looks up words of eight rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn eight_rows(&self, rows: &Group<4>, register: usize) -> Eight {

@@ -1,4 +1,4 @@
-//! Packing codes into planes of bits.
+//! Packs codes into planes of bits, with AVX2.
 
 use crate::codes::wide;
 use crate::registers::avx2::{Avx2, load};
@@ -8,7 +8,15 @@ use core::arch::x86_64::*;
 /// Codes in a register of bytes.
 const CHUNK: usize = 32;
 
-/// Codes of 1 to 7 bits; the others, and those with digits, are left to the text for registers.
+/// Implements `scalar::pack` for codes of 1 to 7 bits. Others, and those with digits, are left to
+/// `wide.rs`.
+///
+/// ```text
+/// bytes     c₀ │ c₁ │ c₂ │ c₃ …            · (1, 2^b) and add
+/// words     c₁c₀     │ c₃c₂                · (1, 2^2b) and add
+/// dwords    c₃c₂c₁c₀                       shift by 4b and or
+/// quads     c₇ … c₀ in b bytes             a shuffle moves the quads together
+/// ```
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     if packing.radix() > 1 || packing.raw_bits() == 8 || codes.len() > MAX_DIM {
@@ -33,7 +41,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         };
         let words = _mm256_maddubs_epi16(by_word, _mm256_and_si256(codes, mask));
         if bits == 4 {
-            // A word's lower byte has both.
+            // The lower byte of a word contains both codes.
             let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi16(words, words));
             store_some(&mut bytes[filled..], _mm256_castsi256_si128(packed));
             filled += CHUNK / 2;
@@ -43,7 +51,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         let upper = _mm256_sll_epi64(_mm256_srli_epi64::<32>(dwords), up);
         let quads = _mm256_or_si256(upper, _mm256_and_si256(dwords, low));
         let joined = _mm256_shuffle_epi8(quads, join);
-        // Each lane's bytes are stored with zeros behind them, which the next lane's cover.
+        // Each lane is stored with zeros behind its bytes. The next lane overwrites them.
         for lane in [_mm256_castsi256_si128(joined), _mm256_extracti128_si256::<1>(joined)] {
             store_some(&mut bytes[filled.min(all)..], lane);
             filled += 2 * bits as usize;
@@ -51,7 +59,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     }
 }
 
-/// As many bytes as there is room for.
+/// Stores as many bytes as fit.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_some(bytes: &mut [u8], lane: __m128i) {
@@ -65,6 +73,7 @@ fn store_some(bytes: &mut [u8], lane: __m128i) {
     }
 }
 
+/// Stores sixteen bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_16(bytes: &mut [u8; 16], lane: __m128i) {
@@ -72,7 +81,7 @@ fn store_16(bytes: &mut [u8; 16], lane: __m128i) {
     unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), lane) }
 }
 
-/// Two quadwords of `bits` bytes each, moved together in each lane.
+/// Shuffles that move two quadwords of `bits` bytes each together, in each lane.
 static JOIN: [[u8; 32]; 8] = {
     let mut table = [[0x80; 32]; 8];
     let mut bits = 1;

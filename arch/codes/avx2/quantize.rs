@@ -1,11 +1,11 @@
-//! From values to codes and from codes to values.
+//! From values to codes and back, with AVX2.
 
 use crate::codes::scalar;
 use crate::registers::avx2::{load, load_first, load_ps, store_ps};
 use core::arch::x86_64::*;
 
-/// code = number of thresholds ≤ x·scale, found by halving; see the AVX-512 kernel. Up to four levels fit registers,
-/// the others are gathered.
+/// Implements `scalar::quantize` by binary search, as the AVX-512 kernel does. Up to four levels of
+/// the search fit registers, the others are gathered.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     match thresholds.len() {
@@ -19,12 +19,14 @@ pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u
     }
 }
 
-/// Up to 15 thresholds, 32 values at a time. A comparison that holds is -1, so that indices count down from 0, and a permutation, which
-/// reads three bits, finds what an index of -1 asks for at place 7.
+/// Searches up to 15 thresholds, for 32 values at a time.
+///
+/// A comparison that holds is -1, so indices count down from 0. A permutation reads three bits of
+/// an index, so that an index of -1 finds position 7.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
-    // The first eight, and the last eight of fifteen.
+    // The first eight thresholds, and the last eight of fifteen.
     let (low, high) = (load_or_nan(thresholds), load_or_nan(thresholds.get(7..).unwrap_or_default()));
     let pick = |from, places: [i32; 8]| _mm256_permutevar8x32_ps(from, load(&places));
     let first = pick(low, [7; 8]);
@@ -37,7 +39,7 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
     let search = |x: &[f32; 8]| {
         let y = _mm256_mul_ps(load_ps(x), scale);
         let at_least = |threshold| _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GE_OQ>(y, threshold));
-        // Of fewer thresholds, the first comparisons would fail.
+        // With fewer thresholds, the first comparisons would fail anyway.
         let mut index = if BITS == 4 { at_least(first) } else { _mm256_setzero_si256() };
         for level in &levels[if BITS == 2 { 1 } else { 0 }..] {
             let upper = at_least(_mm256_permutevar8x32_ps(*level, index));
@@ -65,18 +67,20 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
     }
 }
 
-/// Up to eight values; NaN, at or below which nothing is, in place of those that are not there. What has just been copied together could
-/// not be loaded for as long as a search takes.
+/// Loads up to eight values, with NaN for missing ones: no value is at or above NaN. A copy in
+/// memory would be worse: loading what was just written takes as long as a search.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn load_or_nan(values: &[f32]) -> __m256 {
     let places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     let there = _mm256_cmpgt_epi32(_mm256_set1_epi32(values.len().min(8) as i32), places);
-    // SAFETY: a masked load touches nothing whose mask is zero, and as many are set as there are values.
+    // SAFETY: a masked load does not touch values whose mask is zero, and the mask has one lane for
+    // each value.
     let values = unsafe { _mm256_maskload_ps(values.as_ptr(), there) };
     _mm256_blendv_ps(_mm256_set1_ps(f32::NAN), values, _mm256_castsi256_ps(there))
 }
 
+/// Stores 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store(bytes: &mut [u8; 32], x: __m256i) {
@@ -84,18 +88,20 @@ fn store(bytes: &mut [u8; 32], x: __m256i) {
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), x) }
 }
 
+/// Searches more thresholds, for eight values at a time.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn halving<const BITS: usize, const ROOM: usize>(
+fn halving<const BITS: usize, const COUNT: usize>(
     x: &[f32],
     scale: f32,
     thresholds: &[f32],
     codes: &mut [u8],
 ) {
-    // Thresholds that are not there are NaN, at or below which nothing is.
-    let mut all = [f32::NAN; ROOM];
+    // Missing thresholds are NaN: no value is at or above NaN.
+    let mut all = [f32::NAN; COUNT];
     all[..thresholds.len()].copy_from_slice(thresholds);
-    // Level l has one threshold for each outcome of the levels before, 2^(BITS-l) apart.
+    // Level l of the search has one threshold for each outcome of the levels before it. They are
+    // 2^(BITS-l) apart.
     let mut levels = [_mm256_setzero_ps(); BITS];
     for (l, level) in levels.iter_mut().enumerate().take(4) {
         let (apart, half) = (1 << (BITS - l), 1 << (BITS - l - 1));
@@ -117,12 +123,12 @@ fn halving<const BITS: usize, const ROOM: usize>(
                     let half = 1 << (BITS - l - 1);
                     let shift = _mm_cvtsi32_si128((BITS - l) as i32);
                     let at = _mm256_add_epi32(_mm256_sll_epi32(index, shift), _mm256_set1_epi32(half - 1));
-                    // SAFETY: an index of l bits times 2^(BITS-l), plus less than that, is below 2^BITS ≤ ROOM.
+                    // SAFETY: an index of l bits times 2^(BITS-l), plus less than that, is below 2^BITS ≤ COUNT.
                     unsafe { _mm256_i32gather_ps::<4>(all.as_ptr(), at) }
                 }
             };
             let upper = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_GE_OQ>(y, threshold));
-            // Twice the index, plus one where the comparison holds, which is -1.
+            // The index doubles, plus one where the comparison holds, which is -1.
             index = _mm256_sub_epi32(_mm256_add_epi32(index, index), upper);
         }
         let words = _mm_packus_epi32(_mm256_castsi256_si128(index), _mm256_extracti128_si256::<1>(index));
@@ -134,6 +140,7 @@ fn halving<const BITS: usize, const ROOM: usize>(
     }
 }
 
+/// Loads eight words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn load_8(words: &[i16; 8]) -> __m128i {
@@ -141,8 +148,10 @@ fn load_8(words: &[i16; 8]) -> __m128i {
     unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
 }
 
-/// out = centroid · scale; codes above the codebook take its last centroid. Up to 16 are looked up byte by byte, 32 codes at a time;
-/// larger codebooks are left to LLVM: a gather takes as long as eight loads.
+/// Implements `scalar::lookup`.
+///
+/// Codebooks of up to 16 centroids are looked up byte by byte, 32 codes at a time. Larger ones are
+/// left to LLVM: a gather takes as long as eight loads.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     if centroids.len() > 16 {
@@ -157,7 +166,7 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
             load(&all)
         }
     };
-    // Lower bytes, then upper ones, each in both lanes.
+    // Lower bytes, then upper bytes, each in both lanes.
     let both = |half| _mm256_permute4x64_epi64::<0b10_00_10_00>(_mm256_packus_epi16(half, half));
     let low = both(_mm256_and_si256(words, _mm256_set1_epi16(0xff)));
     let high = both(_mm256_srli_epi16::<8>(words));

@@ -1,11 +1,18 @@
-//! Weighted sums of packed rows.
+//! Weighted sums of packed rows, for codebooks of up to 16 levels.
 //!
-//! The specification's weights are 16-bit integers, its centroids (of up to 16 levels) 8-bit ones. A weight splits
-//! into an upper and a lower byte, and `vpdpbusd` adds four rows' products at once; the sums, exact in any order, are
-//! put together at the end of a run of rows. For that the bytes of four rows must lie side by side, coordinate by
-//! coordinate: eight unpack instructions a register of each of the four rows, shared by all queries. Several queries share as well what
-//! puts coordinates in order: some five hundredths of a block's attention
-//! (Sapphire Rapids), none with two queries.
+//! Weights of the specification are integers of 16 bits, and these centroids have 8 bits. A weight
+//! splits into an upper and a lower byte. `vpdpbusd` then adds the products of four rows at once:
+//!
+//! ```text
+//! four rows, one coordinate    │a₀│b₀│c₀│d₀│ · │wa│wb│wc│wd│ lower bytes  ─► sum of lower products
+//!                              │a₀│b₀│c₀│d₀│ · │wa│wb│wc│wd│ upper bytes  ─► sum of upper products
+//! end of a run of rows         sum = lower + upper · 256             exact in any order
+//! ```
+//!
+//! For this the bytes of four rows must lie side by side, coordinate by coordinate. That takes
+//! eight unpack instructions for a register of each of the four rows, which all queries share.
+//! Several queries also share the instructions that put coordinates in order. They take about 5% of
+//! a block's attention on Sapphire Rapids, and nothing with two queries.
 
 use super::codebook::{Bytes, kind, step};
 use super::sums::QUERIES;
@@ -24,7 +31,7 @@ use core::array;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// acc\[query] += Σ weight·row scale·table scale·centroid, with integer weights for each run of `PAGE` rows.
+/// Implements `scalar::accumulate_codes` for codebooks of up to 16 levels.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,
@@ -51,26 +58,28 @@ pub(crate) fn accumulate_codes(
     }
 }
 
-/// A run's weights of one query, as the bytes that `vpdpbusd` multiplies.
+/// The weights of one query for a run, as the bytes that `vpdpbusd` multiplies.
 #[repr(C, align(64))]
 pub(crate) struct ByteWeights {
-    /// Of weight + offset. Behind a run's end these belong to rows of zero bytes, which `plain` counts as well.
+    /// The lower bytes of weight + offset. Behind the end of a run they belong to rows of zero
+    /// bytes, which `plain` counts too.
     low: [MaybeUninit<[u8; 16]>; PAGE / 16],
     high: [MaybeUninit<[u8; 16]>; PAGE / 16],
-    /// Sixteens that are set.
+    /// The number of sixteens that are set.
     used: usize,
-    /// What makes all weights unsigned: 0 if they are, 2¹⁵ if not.
+    /// The offset that makes all weights unsigned: 0 if they are, 2¹⁵ if not.
     pub(crate) offset: i32,
-    /// Value of a weight's unit; 0 if the run adds nothing.
+    /// The value of one integer step, 0 if the run adds nothing.
     pub(crate) unit: f32,
 }
 
 impl ByteWeights {
-    /// No weights; what they will be is not even set to zero.
+    /// Returns empty weights. Their bytes are not even set to zero.
     #[inline]
     fn none(memory: &mut MaybeUninit<Self>) -> &mut Self {
         let memory = memory.as_mut_ptr();
-        // SAFETY: a place for all fields, of which these are set here; the others need not be.
+        // SAFETY: the memory holds all fields. These three are set here, and the others may stay
+        // uninitialised.
         unsafe {
             (&raw mut (*memory).used).write(0);
             (&raw mut (*memory).offset).write(0);
@@ -79,26 +88,28 @@ impl ByteWeights {
         }
     }
 
-    /// Of 64 rows each.
+    /// Returns the number of tiles of 64 rows.
     #[inline]
     pub(crate) fn tiles(&self) -> usize {
         self.used.div_ceil(4)
     }
 
-    /// The lower bytes, of four rows each.
+    /// Returns the lower bytes, four rows at a time.
     #[inline]
     pub(crate) fn low(&self) -> &[[u8; 4]] {
-        // SAFETY: only `set` makes `used` larger, and sets so many; a sixteen is four fours.
+        // SAFETY: only `set` increases `used`, after it has set `used` groups of 16 weights, each
+        // four times four.
         unsafe { core::slice::from_raw_parts(self.low[..self.used].as_ptr().cast(), 4 * self.used) }
     }
 
-    /// The upper ones.
+    /// Returns the upper bytes, four rows at a time.
     #[inline]
     pub(crate) fn high(&self) -> &[[u8; 4]] {
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts(self.high[..self.used].as_ptr().cast(), 4 * self.used) }
     }
 
+    /// Quantises weights, and splits them into bytes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
@@ -112,25 +123,26 @@ impl ByteWeights {
             store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
         }
         self.used = ints.count();
-        // Tiles take 64 at a time.
+        // Tiles take 64 weights at a time.
         for i in self.used..self.used.next_multiple_of(4) {
             (self.low[i], self.high[i]) = (MaybeUninit::new([0; 16]), MaybeUninit::new([0; 16]));
         }
     }
 }
 
-/// `scalar::quantize_weights` for a run of rows, 16 at a time.
+/// Quantises weights as `scalar::quantize_weights` does, 16 at a time.
 pub(crate) struct IntWeights<'a> {
     weights: &'a [f32],
     scales: &'a [__m512; PAGE / 16],
     factor: __m512,
-    /// Value of a weight's unit; 0 if the run adds nothing.
+    /// The value of one integer step, 0 if the run adds nothing.
     pub(crate) unit: f32,
     /// Whether any weight may be negative.
     negative: bool,
 }
 
 impl<'a> IntWeights<'a> {
+    /// Finds the largest product of weight and row scale.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(weights: &'a [f32], scales: &'a [__m512; PAGE / 16], limit: i16) -> Self {
@@ -151,20 +163,21 @@ impl<'a> IntWeights<'a> {
         ints
     }
 
-    /// Registers of sixteen weights.
+    /// Returns the number of registers of sixteen weights.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         self.weights.len().div_ceil(16)
     }
 
-    /// Behind the end weights are 0, and scales finite.
+    /// Returns sixteen products of weight and row scale. Behind the end weights are 0, and scales
+    /// are finite.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn product(&self, i: usize) -> __m512 {
         _mm512_mul_ps(load_some(&self.weights[16 * i..]), self.scales[i])
     }
 
-    /// The integers of weights 16·i and so on; below `count`.
+    /// Returns the integers of weights 16·i and so on. `i` is below `count`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn get(&self, i: usize) -> __m512i {
@@ -172,7 +185,7 @@ impl<'a> IntWeights<'a> {
     }
 }
 
-/// The scales of a run of rows.
+/// Returns the scales of a run of rows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
@@ -183,9 +196,11 @@ pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 
     all
 }
 
-/// The sums of 64 coordinates: of one query in the order of the interleaved bytes, of more in coordinates' order.
+/// The sums of 64 coordinates. With one query they are in the order of the interleaved bytes, with
+/// more in order of coordinates.
 pub(crate) type Sums = [__m512i; 4];
 
+/// Adds weighted rows, run by run. A single query without negative weights has its own loop.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_bytes<const KIND: u8>(
@@ -216,8 +231,9 @@ fn accumulate_bytes<const KIND: u8>(
     }
 }
 
-/// A run for up to [`QUERIES`], whose weights are those of all `count` rows: chunk after chunk is decoded once, and all queries
-/// go through it.
+/// Adds a run for up to [`QUERIES`] queries. `weights` are those of all `count` rows.
+///
+/// Each chunk of coordinates is decoded once, and then multiplied with the weights of all queries.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_many<const KIND: u8>(
     tiles: Option<Tiles>,
@@ -239,7 +255,7 @@ fn accumulate_many<const KIND: u8>(
         }
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             if c == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for first in [0, 4, 8, 12] {
@@ -249,20 +265,20 @@ fn accumulate_many<const KIND: u8>(
                 }
             }
         }
-        // The last of a pair may be behind the end.
+        // The last chunk of a pair may lie behind the end.
         for (first, tile) in (c * CHUNK..width).step_by(CHUNK).zip(&mut decoded).take(step(KIND)) {
             tile.add(&configured, ints, scale, first, acc, width);
         }
     }
 }
 
-/// Tiles, where there are any, for a whole block of queries.
+/// Configures AMX tiles if there are any and the block of queries is full.
 #[inline]
 pub(crate) fn configure(tiles: Option<Tiles>, ints: &[ByteWeights]) -> Option<Configured> {
     tiles.filter(|_| ints.len() == QUERIES).map(Tiles::configure)
 }
 
-/// The weights of a run, query after query.
+/// Quantises the weights of a run, query after query.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn byte_weights<'a, 'w>(
@@ -275,12 +291,13 @@ pub(crate) fn byte_weights<'a, 'w>(
         ByteWeights::none(ints).set(weights, scales);
         used += 1;
     }
-    // SAFETY: as many were written.
+    // SAFETY: the loop above has written `used` elements.
     unsafe { core::slice::from_raw_parts(memory.as_ptr().cast(), used) }
 }
 
 impl ByteWeights {
-    /// A sum with the lower and one with the upper bytes of the weights as one, without what the offset adds.
+    /// Joins a sum with the lower bytes and one with the upper bytes of the weights. Subtracts what
+    /// the offset added.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn total(&self, low: __m512i, high: __m512i, plain: __m512i) -> __m512i {
@@ -291,7 +308,7 @@ impl ByteWeights {
         _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain, _mm512_set1_epi32(self.offset)))
     }
 
-    /// acc += sum·unit·scale, if the run adds anything.
+    /// Adds sum·unit·scale to `acc`, if the run adds anything.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn add(&self, sum: __m512i, scale: f32, acc: &mut [f32]) {
@@ -301,7 +318,8 @@ impl ByteWeights {
     }
 }
 
-/// A run's centroids of 64 coordinates, four rows side by side, decoded once for all queries.
+/// The centroids of 64 coordinates in a run, four rows side by side. They are decoded once for all
+/// queries.
 pub(crate) struct Tile {
     /// The first `used` are set.
     fours: [MaybeUninit<Sums>; PAGE / 4],
@@ -313,20 +331,21 @@ impl Tile {
         Self { fours: [const { MaybeUninit::uninit() }; PAGE / 4], used: 0 }
     }
 
-    /// No rows.
+    /// Removes all rows.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Four rows more.
+    /// Appends four rows.
     #[inline]
     pub(crate) fn push(&mut self, centroids: Sums) {
         self.fours[self.used].write(centroids);
         self.used += 1;
     }
 
-    /// With rows of zeros to whole tiles of sixteen fours, and how many those are.
+    /// Appends rows of zeros until whole tiles of sixteen fours are full. Returns the registers,
+    /// and the number of tiles.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn filled(&mut self) -> (&[__m512i], usize) {
@@ -336,13 +355,15 @@ impl Tile {
         (self.fours().as_flattened(), self.used / ROWS)
     }
 
+    /// Returns the rows, four at a time.
     #[inline]
     fn fours(&self) -> &[Sums] {
-        // SAFETY: only `push` makes `used` larger, behind what it sets.
+        // SAFETY: only `push` increases `used`, after it has set the new element.
         unsafe { core::slice::from_raw_parts(self.fours[..self.used].as_ptr().cast(), self.used) }
     }
 
-    /// The sums of the centroids themselves, where any weights have an offset.
+    /// Returns the sums of the centroids themselves, if any weights have an offset. Otherwise
+    /// zeros.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn plain(&self, ints: &[ByteWeights]) -> Sums {
@@ -357,7 +378,7 @@ impl Tile {
         plain
     }
 
-    /// Adds all queries' sums of this tile to theirs, \[query]\[`width`], from coordinate `first` on.
+    /// Adds the sums of all queries, \[query]\[`width`], from coordinate `first` on.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn add(
@@ -392,8 +413,8 @@ impl Tile {
         }
     }
 
-    /// The sums of the products with the weights of `N` queries. Two take one load of each centroid, and hide the latency of one
-    /// another.
+    /// Multiplies the rows with the weights of `N` queries. Two queries share the load of each
+    /// centroid, and hide each other's latency.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn products<const N: usize>(&self, plain: &Sums, ints: &[ByteWeights; N]) -> [Sums; N] {
@@ -418,7 +439,7 @@ impl Tile {
     }
 }
 
-/// A run for one query without negative weights: its sums stay in registers.
+/// Adds a run for one query without negative weights. Its sums stay in registers.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_one<const KIND: u8>(
     bytes: &Bytes,
@@ -437,7 +458,7 @@ fn accumulate_one<const KIND: u8>(
         let mut weights = ints.low().iter().zip(ints.high());
         for block in run.start / ROWS..run.end.div_ceil(ROWS) {
             if c == 0 {
-                blocks.ask(block);
+                blocks.prefetch(block);
             }
             let block = blocks.get(block);
             for (first, (l, h)) in [0, 4, 8, 12].into_iter().zip(&mut weights) {
@@ -461,14 +482,14 @@ fn accumulate_one<const KIND: u8>(
     }
 }
 
-/// Four bytes, sixteen times.
+/// Returns four bytes, sixteen times.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn four(bytes: &[u8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(*bytes))
 }
 
-/// acc += sum·factor for up to 16 coordinates.
+/// Adds sum·factor to up to 16 coordinates.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
@@ -479,7 +500,7 @@ pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
     }
 }
 
-/// acc += sum·factor for up to 64 coordinates in order; without branches for all of them.
+/// Adds sum·factor to up to 64 coordinates in order. Without branches if there are 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
@@ -491,7 +512,7 @@ fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
     }
 }
 
-/// acc += sum·factor, the sums brought into the order of the coordinates.
+/// Brings sums into the order of the coordinates, and adds sum·factor.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn finish<const KIND: u8>(sums: &mut [Sums], factor: f32, acc: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! From packed codes to centroids: codebooks that fit registers.
+//! From packed codes to centroids, for codebooks that fit registers.
 
 use super::sums::Columns;
 use super::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, SHIFT, SPREAD, Unpack};
@@ -8,42 +8,49 @@ use crate::rows::{Block, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// A codebook of up to 16 bytes and the way to it: packed codes in, 64 centroids out.
+/// A codebook of up to 16 bytes, and the constants that unpack its codes. Packed codes go in, 64
+/// centroids come out.
 pub(crate) struct Bytes {
     unpack: Unpack,
+    /// The centroids, repeated as often as they fit.
     table: __m512i,
-    /// For a field of two codes, the upper one's centroid.
+    /// For a field of two codes, the centroid of the upper code.
     upper: __m512i,
     kind: u8,
-    /// Where a row has the raw bits of chunks, and of pairs of them where they come in pairs. The first `count` are set. (A call
-    /// scores a page of some dozen rows; setting all would take longer than a row.)
+    /// For each chunk, or pair of chunks, where its raw bits lie in a row. The first `count` are
+    /// set. Setting all would take longer than scoring a row, and a call scores only some dozen
+    /// rows.
     raw: [MaybeUninit<Place>; MAX_CHUNKS],
-    /// The same where codes have digits. (Where not, to set these would take a fifth of a page's time: they are written in
-    /// words and moved in registers, which waits for memory.)
+    /// The same for digits, if codes have digits. Otherwise it is not set: that would take a fifth
+    /// of a page's time. The values are written as words and then moved in registers, which waits
+    /// for memory.
     chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],
     count: usize,
 }
 
-/// What a row looks like, and in which order its centroids come: for the one match outside of all loops.
+/// The forms of a row, and the order in which its centroids come. A `match` outside of all loops
+/// chooses one.
 pub(crate) mod kind {
-    /// 4 bits: 64 bytes are 128 codes. The first register of a pair has the low halves (even coordinates), the second
-    /// the high ones, and nothing needs to be spread.
+    /// 4 bits: 64 bytes are 128 codes. The first register of a pair takes the low halves (even
+    /// coordinates), the second the high halves (odd ones). No bytes have to be moved.
     pub(crate) const NIBBLES: u8 = 0;
-    /// 1 to 3 bits: a byte gets a field of two codes, which is an index of at most six bits, all that `vpermb` looks
-    /// at; one table has the lower code's centroids, the other the upper one's. The order is that of nibbles.
+    /// 1 to 3 bits: each byte gets a field of two codes. It is an index of at most six bits, all
+    /// that `vpermb` uses. One table has the centroid of the lower code, another that of the upper
+    /// code. The order is that of nibbles.
     pub(crate) const PAIRS: u8 = 1;
-    /// A raw plane and nothing else, coordinates in order.
+    /// Only a raw plane, coordinates in order.
     pub(crate) const RAW: u8 = 2;
     /// Digit groups of a byte.
     pub(crate) const BYTES: u8 = 3;
-    /// Digit groups of a byte and no raw plane.
+    /// Digit groups of a byte, and no raw plane.
     pub(crate) const TERNARY: u8 = 4;
     /// Digit groups of seven bits.
     pub(crate) const SEVENS: u8 = 5;
 }
 
 impl Bytes {
-    /// `flip` is xored onto each centroid: 0x80 adds 128, for unsigned operands.
+    /// Prepares a codebook. `flip` is xored onto each centroid: 0x80 adds 128, which makes operands
+    /// unsigned.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(packing: Packing, dim: usize, centroids: &[i16], flip: u8) -> Self {
@@ -51,13 +58,15 @@ impl Bytes {
         for (entry, centroid) in table[..16].iter_mut().zip(centroids) {
             *entry = *centroid as u8 ^ flip;
         }
-        // Entry i is centroid i mod levels where that is a power of two, so `Unpack::raw` will do for an index.
+        // If the number of levels is a power of two, entry i is centroid i mod levels. Then
+        // `Unpack::raw` is a valid index.
         let period = if packing.radix() == 1 { packing.levels() as u8 } else { 16 };
         let level = _mm512_set1_epi8((period - 1) as i8);
         let index = _mm512_and_si512(load(&IDENTITY), level);
         let bits = _mm_cvtsi32_si128(packing.raw_bits() as i32);
         let upper_index = _mm512_and_si512(_mm512_srl_epi16(load(&IDENTITY), bits), level);
-        // Pairs of registers, even if the last one is half empty: they take fewer instructions than one in order.
+        // Registers come in pairs, even if the last one is half empty: pairs take fewer
+        // instructions than one in order.
         let pairs = dim.div_ceil(2 * CHUNK) * 2 <= MAX_CHUNKS;
         let kind = match (packing.radix(), packing.raw_bits()) {
             (1, 4) if pairs => kind::NIBBLES,
@@ -91,31 +100,37 @@ impl Bytes {
         Self { unpack, table, upper, kind, raw, chunks, count }
     }
 
+    /// Returns the form of a row, of [`kind`].
     pub(crate) fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// Registers a row.
+    /// Returns the number of registers of a row.
     pub(crate) fn chunks(&self) -> usize {
         self.count
     }
 
+    /// Returns where the raw bits of a chunk lie.
     #[inline]
     fn raw(&self, c: usize) -> &Place {
         // SAFETY: `new` set the first `count`.
         unsafe { self.raw[..self.count][c].assume_init_ref() }
     }
 
+    /// Returns where the digits of a chunk lie.
     #[inline]
     fn chunk(&self, c: usize) -> &Chunk {
         assert!(self.unpack.packing.radix() > 1);
-        // SAFETY: `new` set the first `count`, as there are digits.
+        // SAFETY: `new` set the first `count` if the packing has digits.
         unsafe { self.chunks[..self.count][c].assume_init_ref() }
     }
 
-    /// The centroids of four rows of a block, 64 from chunk `c` on; for kinds that come in pairs, those of the next
-    /// chunk as well. Four rows hide the latencies of one another and leave registers for the caller; of sixteen,
-    /// LLVM spills half. Loops here, since LLVM does not always inline a closure into `map`.
+    /// Returns the centroids of four rows of a block, 64 from chunk `c` on. Kinds that come in
+    /// pairs return those of the next chunk too.
+    ///
+    /// Four rows hide each other's latency, and leave registers for the caller. With sixteen rows
+    /// LLVM spills half of them. Here are loops, because LLVM does not always inline a closure into
+    /// `map`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn four<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
@@ -147,7 +162,8 @@ impl Bytes {
         }
     }
 
-    /// The same, the four rows' bytes side by side: see [`interleave`].
+    /// Returns the same with the bytes of the four rows side by side, as [`interleave`] orders
+    /// them.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn interleaved<const KIND: u8>(
@@ -157,7 +173,7 @@ impl Bytes {
         first: usize,
     ) -> [[__m512i; 4]; 2] {
         if step(KIND) == 2 {
-            // Two codes to a byte: interleaved as they are, half the work.
+            // Two codes in a byte are interleaved before they are looked up: half the work.
             let raw = Masked::new(block, self.raw(c));
             return self.halves::<KIND>(interleave(self.four_fields::<KIND>(&raw, first)));
         }
@@ -165,8 +181,9 @@ impl Bytes {
         [interleave(centroids), unused]
     }
 
-    /// The same with register k's coordinates 16·k …, for kinds that come in pairs over both chunks: what shuffles here is shared by
-    /// all queries, whose sums then need none.
+    /// Returns the same in order: register k has the coordinates from 16·k on, over both chunks for
+    /// kinds that come in pairs. All queries share these shuffles, and then need none for their
+    /// sums.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn ordered<const KIND: u8>(&self, block: &Block, c: usize, first: usize) -> [[__m512i; 4]; 2] {
@@ -182,14 +199,15 @@ impl Bytes {
         [interleave(permute(order, centroids)), unused]
     }
 
-    /// The centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a row a lane.
+    /// Returns the centroids of sixteen rows, transposed: register j has bytes 4·j … of each row, a
+    /// row a lane.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn transposed<const KIND: u8>(&self, block: &Block, c: usize) -> [[__m512i; ROWS]; 2] {
         let zero = [_mm512_setzero_si512(); ROWS];
         let mut rows = zero;
         if step(KIND) == 2 {
-            // Two codes to a byte: transposed as they are, half the work.
+            // Two codes in a byte are transposed before they are looked up: half the work.
             let raw = Masked::new(block, self.raw(c));
             for (r, row) in rows.iter_mut().enumerate() {
                 *row = self.fields::<KIND>(&raw, r);
@@ -206,7 +224,7 @@ impl Bytes {
         [transpose(&rows), zero]
     }
 
-    /// The same of as many chunks as `columns` has, each of which is written.
+    /// Writes the transposed centroids of as many chunks as `columns` has.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn columns<const KIND: u8>(&self, block: &Block, columns: &mut [MaybeUninit<Columns>]) {
@@ -217,7 +235,7 @@ impl Bytes {
         }
     }
 
-    /// A field of two codes in each byte of row `r`; above it, bits of other fields.
+    /// Returns a field of two codes in each byte of row `r`. Above it are bits of other fields.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn fields<const KIND: u8>(&self, raw: &Masked, r: usize) -> __m512i {
@@ -230,7 +248,7 @@ impl Bytes {
         )
     }
 
-    /// Those of four rows.
+    /// Returns the fields of four rows.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn four_fields<const KIND: u8>(&self, raw: &Masked, first: usize) -> [__m512i; 4] {
@@ -241,7 +259,8 @@ impl Bytes {
         fields
     }
 
-    /// The centroids of the lower and of the upper codes. Tables are repeated, so no index needs a mask.
+    /// Looks up the centroids of the lower and of the upper codes. Tables are repeated, so no index
+    /// needs a mask.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn half<const KIND: u8>(&self, fields: __m512i) -> [__m512i; 2] {
@@ -254,6 +273,7 @@ impl Bytes {
         [lower, upper]
     }
 
+    /// Looks up the fields of four rows.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn halves<const KIND: u8>(&self, fields: [__m512i; 4]) -> [[__m512i; 4]; 2] {
@@ -264,6 +284,7 @@ impl Bytes {
         halves
     }
 
+    /// Looks up the codes of four rows.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn lookup(&self, index: [__m512i; 4]) -> [__m512i; 4] {
@@ -275,6 +296,7 @@ impl Bytes {
     }
 }
 
+/// Permutes the bytes of four rows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn permute(order: __m512i, mut four: [__m512i; 4]) -> [__m512i; 4] {
@@ -284,29 +306,32 @@ fn permute(order: __m512i, mut four: [__m512i; 4]) -> [__m512i; 4] {
     four
 }
 
-/// The byte that [`interleave`] is to find in each place, so that its registers have them in order.
+/// For each position, the byte that [`interleave`] must find there so that its registers are in
+/// order.
 pub(crate) static FOURS: [u8; 64] = places!(i => 16 * (i / 4 % 4) + 4 * (i / 16) + i % 4);
 
-/// The same for bytes of two coordinates, whose registers are then mixed by dwords.
+/// The same for bytes of two coordinates. Their registers are then mixed by dwords.
 static HALVES: [u8; 64] = places!(i => 16 * (i / 4 % 4) + 2 * (i / 16) + i % 2 + 8 * (i % 4 / 2));
 
-/// Chunks that a kind of row gives at a time.
+/// Returns how many chunks a kind of row returns at a time.
 pub(crate) const fn step(kind: u8) -> usize {
     if kind == kind::NIBBLES || kind == kind::PAIRS { 2 } else { 1 }
 }
 
 /// A codebook of up to 256 words.
 ///
-/// Its low and its high bytes are looked up apart, 64 codes at a time, and `vpunpck` joins them: for 256 centroids
-/// that takes half the look-ups of a table of words.
+/// Low and high bytes are looked up separately, 64 codes at a time, and `vpunpck` joins them. With
+/// 256 centroids this takes half as many lookups as a table of words.
 pub(crate) struct Words {
     planes: [[__m512i; 4]; 2],
     len: usize,
-    /// Where centroids are the codes themselves, less half their number or nothing, that: nothing is looked up then.
+    /// If the centroids are the codes minus a constant (0 or half their number), that constant.
+    /// Then nothing is looked up.
     pub(crate) offset: Option<u8>,
 }
 
 impl Words {
+    /// Prepares a codebook.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(centroids: &[i16]) -> Self {
@@ -323,11 +348,13 @@ impl Words {
         Self { planes, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 
-    /// The centroids of 64 codes below the length, in order; with `OFFSET`, where there is one.
+    /// Returns the centroids of 64 codes below the length, in order. `OFFSET` says that centroids
+    /// are codes minus the offset.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn lookup<const OFFSET: bool>(&self, codes: __m512i) -> [__m512i; 2] {
-        // `vpunpck` works in lanes of 128 bits; with the quadwords dealt out first, its results are in order.
+        // `vpunpck` works in lanes of 128 bits. With the quadwords distributed first, its results
+        // are in order.
         let codes = _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), codes);
         if OFFSET {
             let (zero, offset) = (_mm512_setzero_si512(), _mm512_set1_epi16(self.offset.unwrap_or(0).into()));

@@ -1,4 +1,4 @@
-//! Packing codes into planes of bits, and back.
+//! Packs codes into planes of bits, and unpacks them, with AVX-512.
 
 use super::unpack::{CHUNK, Raw, Unpack};
 use crate::codes::scalar;
@@ -7,7 +7,7 @@ use crate::rows::Block;
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
 
-/// Writes the raw plane, then the digit plane.
+/// Implements `scalar::pack`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     if packing.radix() == 1 {
@@ -18,7 +18,7 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     }
     let (raw, digits) = bytes.split_at_mut(packing.raw_bytes(codes.len()));
     pack_bits(packing.raw_bits(), codes, raw);
-    // A byte for each group of digits; base-5 and base-9 groups then lose their eighth bit.
+    // Digits become a byte for each group. Groups of base 5 and 9 then lose their eighth bit.
     let (group, width) = packing.digit_group();
     let (deal, weights) = match group {
         5 => (&DEAL[0], 0x51_1b09_0301),
@@ -40,16 +40,21 @@ pub(crate) fn pack(packing: Packing, codes: &[u8], bytes: &mut [u8]) {
     pack_bits(width, &groups[..codes.len().div_ceil(group)], digits);
 }
 
-/// Digit j of group i, eight groups of 5, 3 or 2, goes to byte j of quadword i; 64 means nothing does.
+/// Digit j of group i goes to byte j of quadword i, for eight groups of 5, 3 or 2 digits. 64 marks
+/// an unused byte.
 static DEAL: [[u8; 64]; 3] = [deal(5), deal(3), deal(2)];
 
+/// Builds the indices for groups of `group` digits.
 const fn deal(group: usize) -> [u8; 64] {
     places!(i => if i % 8 < group { i / 8 * group + i % 8 } else { 64 })
 }
 
-/// Fields of up to eight bits, joined in pairs: bytes to words and words to dwords by multiplications with 1 and
-/// 2^bits that add up, dwords to quadwords by a shift; then eight codes are `bits` bytes of a quadword, and `vpermb`
-/// moves the quadwords together. The last of `bytes` may cut the last code short.
+/// Packs fields of up to eight bits.
+///
+/// Neighbours are joined in pairs. Multiplications by 1 and 2^bits that add up join bytes to words,
+/// and words to dwords. A shift joins dwords to quadwords. Eight codes are then `bits` bytes of a
+/// quadword, and `vpermb` moves the quadwords together. The end of `bytes` may cut the last code
+/// short.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn pack_bits(bits: u32, codes: &[u8], bytes: &mut [u8]) {
@@ -71,15 +76,16 @@ fn pack_bits(bits: u32, codes: &[u8], bytes: &mut [u8]) {
         let words = _mm512_maddubs_epi16(by_word, codes);
         let dwords = _mm512_madd_epi16(words, by_dword);
         let upper = _mm512_sll_epi64(_mm512_srli_epi64::<32>(dwords), up);
-        // upper | (dwords & low)
+        // This is upper | (dwords & low).
         let quads = _mm512_ternarylogic_epi64::<0xf8>(upper, dwords, low);
         store_bytes(bytes, _mm512_permutexvar_epi8(join, quads));
     }
 }
 
+/// Indices that move quadwords of `bits` bytes together.
 static JOIN: [[u8; 64]; 8] = table!(8; bits => together(8, bits));
 
-/// The codes that `pack` wrote.
+/// Implements `scalar::unpack`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn unpack(packing: Packing, bytes: &[u8], codes: &mut [u8]) {
     if packing.radix() > 1 && codes.len() > MAX_DIM {

@@ -1,6 +1,15 @@
-//! Scores of one query where codes are two, three or four plain bits: two rows share a register, 32 bytes each, so that their
-//! sums take half the additions. A byte is looked up as it lies: `vpermb` reads its lowest six bits, and a table may be of any of
-//! them. Of 4 bits that takes a shift for every second look-up, of 2 bits for every fourth.
+//! Scores of one query for codes of two, three or four plain bits.
+//!
+//! Two rows share a register, with 32 bytes each, so that their sums take half the additions. A
+//! byte is looked up as it lies: `vpermb` uses its lowest six bits, and a table may ignore some of
+//! them:
+//!
+//! ```text
+//! byte of 4-bit codes    │ c₁ c₁ c₁ c₁ │ c₀ c₀ c₀ c₀ │     table for c₀: any six low bits; c₁: after a shift by 4
+//! byte of 2-bit codes    │ c₃ c₃ │ c₂ c₂ │ c₁ c₁ │ c₀ c₀ │     tables for c₀, c₁, c₂; c₃: after a shift by 2
+//! ```
+//!
+//! So 4 bits take a shift for every second lookup, and 2 bits for every fourth.
 
 use super::sums::finish;
 use crate::codes::layout::Codebook;
@@ -11,7 +20,7 @@ use crate::rows::{Blocks, ROWS, Window};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 
-/// Scores one query if the shape is of these; `false` if not.
+/// Scores one query if there is a loop for this shape. Returns `false` if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score(book: &Codebook, rows: &Rows, query: &IntQuery, scores: &mut [f32]) -> bool {
     let Codebook { packing, centroids, scale } = *book;
@@ -28,11 +37,13 @@ pub(crate) fn score(book: &Codebook, rows: &Rows, query: &IntQuery, scores: &mut
     true
 }
 
-/// For 3 bits: where a quadword's six bytes are, and bits of its eight pairs of codes.
+/// For 3 bits: the byte indices of a quadword's six bytes, and the first bits of its eight pairs of
+/// codes.
 static SIXES: [u8; 64] = places!(i => i / 32 * 32 + i % 32 / 8 * 6 + i % 8);
 static PAIRS: [u8; 64] = places!(i => 6 * (i % 8));
 
-/// `LOOK_UPS` a unit of 32 times as many coordinates, `UNITS` of them.
+/// Scores rows of `UNITS` units. A unit takes `LOOK_UPS` lookups of 32 coordinates in each of two
+/// rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
     rows: &Rows,
@@ -46,7 +57,7 @@ fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
         *entry = *centroid as u8 ^ 0x80;
     }
     let table = load(&table);
-    // By the bit that a code begins at.
+    // A table for each bit at which a code may begin.
     let table = |bit: u32| {
         let codes = _mm512_srl_epi16(load(&IDENTITY), _mm_cvtsi32_si128(bit as i32));
         _mm512_permutexvar_epi8(_mm512_and_si512(codes, _mm512_set1_epi8((1 << BITS) - 1)), table)
@@ -57,7 +68,7 @@ fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
         for (half, sums) in sums.iter_mut().enumerate() {
@@ -91,7 +102,7 @@ fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
     }
 }
 
-/// Of each look-up, the coordinate of its unit in a place.
+/// Returns, for each lookup, the coordinate of its unit in each position.
 const fn coordinates<const LOOK_UPS: usize>(bits: usize) -> [[u8; 64]; LOOK_UPS] {
     table!(LOOK_UPS; i => places!(place => match bits {
         2 => 4 * (place % 32) + i,
@@ -99,16 +110,18 @@ const fn coordinates<const LOOK_UPS: usize>(bits: usize) -> [[u8; 64]; LOOK_UPS]
     }))
 }
 
-/// A query in the order of `L` look-ups, for each of `N` units.
+/// A query in the order of `L` lookups, for each of `N` units.
 pub(crate) struct Query<const L: usize, const N: usize> {
     pub(crate) values: [[__m512i; L]; N],
-    /// 128 · Σ q: what the offset of the centroids adds to each sum.
+    /// 128 · Σ q, which the offset of the centroids adds to each sum.
     pub(crate) excess: __m512i,
+    /// Query scale times table scale.
     pub(crate) factor: __m512,
 }
 
 impl<const L: usize, const N: usize> Query<L, N> {
-    /// Units of 64 or 128; `coordinates` of a look-up: 128 and more where a place has none.
+    /// Orders a query for units of 64 or 128 coordinates. `coordinates` gives the coordinate of
+    /// each position; 128 and more mark unused ones.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(query: &IntQuery, scale: f32, unit: usize, coordinates: &[[u8; 64]; L]) -> Self {
@@ -134,19 +147,20 @@ impl<const L: usize, const N: usize> Query<L, N> {
     }
 }
 
-/// The first `N` bytes of rows `r` and `r + 4`, in the halves of a register.
+/// Loads the first `N` bytes of rows `r` and `r + 4` into the halves of a register.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn halves<const N: usize>(window: &Window, r: usize) -> __m512i {
     let (a, b) = (load_array::<N>(window.first(r)), load_array::<N>(window.first(r + 4)));
-    // Of sixteen bytes, an insertion from memory.
+    // Sixteen bytes are inserted straight from memory.
     if N == 16 {
         return _mm512_inserti32x4::<2>(a, _mm512_castsi512_si128(b));
     }
     _mm512_inserti64x4::<1>(a, _mm512_castsi512_si256(b))
 }
 
-/// Sums of rows that are in registers as [`halves`] has them: the i-th of eight has rows i + 4·(i/4) and 4 more.
+/// Sums rows that are in registers as [`halves`] loads them. The i-th of eight registers has rows i
+/// + 4·(i/4) and 4 more.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add_pairs([a, b]: [[__m512i; 4]; 2]) -> __m512i {

@@ -1,4 +1,4 @@
-//! From values to codes and from codes to values.
+//! From values to codes and back, with AVX-512.
 
 use super::codebook::Words;
 use super::unpack::{CHUNK, Raw, Unpack};
@@ -11,8 +11,8 @@ use crate::rows::Block;
 use crate::{MAX_DIM, Packing};
 use core::arch::x86_64::*;
 
-/// code = number of thresholds ≤ x·scale, found by halving: thresholds ascend, so `LEVELS` comparisons of log₂ many
-/// tell what one with each threshold would.
+/// Implements `scalar::quantize` by binary search. Thresholds ascend, so log₂ of their number of
+/// comparisons give the same code as comparing with each.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
     match thresholds.len() {
@@ -27,16 +27,23 @@ pub(crate) fn quantize(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u
     }
 }
 
-/// The thresholds as a search asks for them: level l has one for each of the 2ˡ outcomes of the levels before. The
-/// levels lie one behind the other, each in as many registers as it needs: 0 to 4 in one, 5 in two, 6 in four, 7 in
-/// eight.
+/// The thresholds in the order of a search. Level l has one threshold for each of the 2ˡ outcomes
+/// of the levels before.
+///
+/// ```text
+/// level 0       t₃                     7 thresholds, 3 levels
+/// level 1    t₁    t₅
+/// level 2   t₀ t₂ t₄ t₆                index = 2·index + (x ≥ threshold)
+/// ```
+///
+/// Each level has as many registers as it needs: levels 0 to 4 one, 5 two, 6 four, 7 eight.
 struct Search {
     levels: [[__m512; 8]; 8],
 }
 
 impl Search {
-    /// The last level has every other threshold, the one before it every other of the rest, and so on. Thresholds
-    /// that are not there are NaN, at or below which nothing is.
+    /// Sorts thresholds into levels. The last level has every other threshold, the one before it
+    /// every other of the rest, and so on. Missing thresholds are NaN: no value is at or above NaN.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new<const BITS: usize>(thresholds: &[f32]) -> Self {
@@ -49,7 +56,7 @@ impl Search {
         let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
         let mut levels = [[nan; 8]; 8];
         for level in (0..BITS).rev() {
-            // The rest of 2^(level+1) - 1 thresholds is in this many pairs of registers.
+            // The remaining 2^(level+1) - 1 thresholds are in this many pairs of registers.
             let pairs = if level > 4 { 1 << (level - 4) } else { 1 };
             for i in 0..pairs {
                 levels[level][i] = _mm512_permutex2var_ps(rest[2 * i], even, rest[2 * i + 1]);
@@ -60,7 +67,7 @@ impl Search {
         Self { levels }
     }
 
-    /// Threshold number `index` of a level.
+    /// Returns threshold number `index` of a level.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn threshold(&self, level: usize, index: __m512i) -> __m512 {
@@ -79,6 +86,7 @@ impl Search {
     }
 }
 
+/// Quantises with `BITS` levels of comparisons.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn halving<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
@@ -94,8 +102,8 @@ fn halving<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
     });
 }
 
-/// The same for up to 15 thresholds. They fit one register, so a step may look at lane `index` for the threshold
-/// that is `half` - 1 further: no doubling of the index, three instructions a step.
+/// Quantises with up to 15 thresholds. They fit one register, so a step reads the threshold that is
+/// `half` - 1 behind lane `index`. No index has to be doubled, and a step takes three instructions.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
@@ -118,17 +126,17 @@ fn sixteen<const BITS: usize>(x: &[f32], scale: f32, thresholds: &[f32], codes: 
     });
 }
 
-/// codes = find(x·scale).
+/// Computes codes = find(x·scale).
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn map(x: &[f32], scale: f32, codes: &mut [u8], find: impl Fn(__m512) -> __m512i) {
     let scale = _mm512_set1_ps(scale);
     let find = |x| find(_mm512_mul_ps(x, scale));
-    // 64 at a time: whoever reads the codes next loads 64 bytes, and would wait for four stores to get to memory.
+    // 64 codes at a time: the next kernel loads 64 bytes, and would wait for four smaller stores.
     let ((blocks, x), (codes_blocks, codes)) = (x.as_chunks::<64>(), codes.as_chunks_mut::<64>());
     for (x, codes) in blocks.iter().zip(codes_blocks) {
         let [a, b, c, d] = core::array::from_fn(|i| find(load_ps(&x.as_chunks().0[i])));
-        // Packs work in lanes of 128 bits: dwords a0 b0 c0 d0 a1 …
+        // Packs work in lanes of 128 bits, which gives dwords a0 b0 c0 d0 a1 ….
         let packed = _mm512_packus_epi16(_mm512_packus_epi32(a, b), _mm512_packus_epi32(c, d));
         let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         store_bytes(codes, _mm512_permutexvar_epi32(order, packed));
@@ -145,7 +153,7 @@ fn map(x: &[f32], scale: f32, codes: &mut [u8], find: impl Fn(__m512) -> __m512i
     }
 }
 
-/// out = centroid · scale; codes above the codebook take its last centroid.
+/// Implements `scalar::lookup`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     let scale = _mm512_set1_ps(scale);
@@ -174,7 +182,7 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     }
 }
 
-/// The same of packed codes.
+/// Implements `Backend::lookup_packed`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
     if packing.radix() > 1 {
@@ -206,7 +214,7 @@ pub(crate) fn lookup_packed(packing: Packing, bytes: &[u8], centroids: &[i16], s
     }
 }
 
-/// What up to 64 codes stand for, of sixteen values at most.
+/// Looks up to 64 codes in a table of at most sixteen values, and stores the results.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn store_few(codes: __m512i, table: __m512, out: &mut [f32]) {
@@ -221,7 +229,7 @@ fn store_few(codes: __m512i, table: __m512, out: &mut [f32]) {
     }
 }
 
-/// Up to sixteen centroids times `scale`.
+/// Returns up to sixteen centroids times `scale`.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn few(centroids: &[i16], scale: __m512) -> __m512 {
@@ -229,7 +237,7 @@ fn few(centroids: &[i16], scale: __m512) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(words)), scale)
 }
 
-/// Up to 64 words times `scale`.
+/// Stores up to 64 words times `scale`.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn store_scaled([low, high]: [__m512i; 2], scale: __m512, out: &mut [f32]) {

@@ -1,4 +1,4 @@
-//! Scores of packed rows.
+//! Scores of packed rows, for codebooks of up to 16 levels.
 
 use super::codebook::{Bytes, kind, step};
 use super::pairs;
@@ -13,7 +13,7 @@ use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// score\[query]\[row] = (f32(Σ q·c) · (query scale · table scale)) · row scale, the sum an exact integer.
+/// Implements `scalar::score_codes` for codebooks of up to 16 levels.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
@@ -42,15 +42,17 @@ pub(crate) fn score_codes(
     }
 }
 
-/// A query in the order of the looked-up bytes.
+/// A query's bytes in the order of the looked-up centroids.
 pub(crate) struct ByteQuery {
     pub(crate) values: [__m512i; MAX_CHUNKS],
-    /// 128 · Σ q: what the offset of the centroids adds to each sum.
+    /// 128 · Σ q, which the offset of the centroids adds to each sum.
     pub(crate) excess: __m512i,
+    /// Query scale times table scale.
     pub(crate) factor: __m512,
 }
 
 impl ByteQuery {
+    /// Orders a query for a kind of rows.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
@@ -60,7 +62,8 @@ impl ByteQuery {
     }
 }
 
-/// Writes a query's bytes over the zeros in `values`; gives what the offset of the centroids adds to each sum.
+/// Writes the bytes of a query over the zeros in `values`. Returns what the offset of the centroids
+/// adds to each sum.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -> __m512i {
@@ -79,6 +82,7 @@ fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -
     _mm512_set1_epi32(_mm512_reduce_add_epi32(sum))
 }
 
+/// Scores rows of one kind, with one, four, eight or 32 queries at a time.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_bytes<const KIND: u8>(
@@ -94,7 +98,7 @@ fn score_bytes<const KIND: u8>(
     let count = rows.count();
     let mut rest = (queries, scores);
     while !rest.0.is_empty() {
-        // Beyond two, queries are cheaper together, even if a place stays empty.
+        // More than two queries are cheaper together, even if a slot stays empty.
         let width = match rest.0.len() {
             1 | 2 => 1,
             few @ 3..8 => few,
@@ -120,10 +124,11 @@ fn score_bytes<const KIND: u8>(
     }
 }
 
+/// Scores rows with one query, four rows at a time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, scores: &mut [f32]) {
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut fours = [_mm512_setzero_si512(); ROWS / 4];
         for (i, four) in fours.iter_mut().enumerate() {
@@ -143,7 +148,8 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
     }
 }
 
-/// Queries share the unpacking and the look-up, `Q` of them each load of what was looked up.
+/// Scores rows with several queries. They share unpacking and lookup, and `Q` of them share each
+/// load of a looked-up register.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_many<const KIND: u8, const Q: usize>(
     bytes: &Bytes,
@@ -161,10 +167,10 @@ fn score_many<const KIND: u8, const Q: usize>(
     }
     let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         if queries.len() <= Q {
-            // What is looked up is used at once, and never in memory: a fifth faster.
+            // Use what was looked up at once, without storing it: a fifth faster.
             let mut sums = [_mm512_setzero_si512(); Q];
             for c in (0..bytes.chunks()).step_by(step(KIND)) {
                 for (c, columns) in (c..).zip(bytes.transposed::<KIND>(&block, c).iter().take(step(KIND))) {
@@ -182,7 +188,7 @@ fn score_many<const KIND: u8, const Q: usize>(
     }
 }
 
-/// The same for [`QUERIES`], by tiles.
+/// Scores rows with [`QUERIES`] queries, with AMX tiles.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_tiles<const KIND: u8>(
     tiles: Tiles,
@@ -205,19 +211,21 @@ fn score_tiles<const KIND: u8>(
     }
 }
 
-/// Queries as they meet [`Columns`], `Q` at a time.
+/// Queries in the form in which they are multiplied with [`Columns`], `Q` at a time.
 ///
-/// A page is only some dozen rows: what is not needed is not even set to zero.
+/// A page has only some dozen rows, so memory that is not needed is not even set to zero.
 pub(crate) struct Many<const Q: usize> {
-    /// Of each chunk and each query; of the first `len`, rounded up to `Q`, those of all chunks are set.
+    /// For each chunk and each query, sixteen dwords. They are set for the first `len` queries,
+    /// rounded up to `Q`, and all chunks.
     dwords: [[MaybeUninit<[i32; ROWS]>; QUERIES]; MAX_CHUNKS],
-    /// What the offset of the centroids adds to each sum, and the factor; set for the first `len`.
+    /// What the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
     ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
     len: usize,
     chunks: usize,
 }
 
 impl<const Q: usize> Many<Q> {
+    /// Creates an empty list.
     #[inline]
     pub(crate) fn new() -> Self {
         const { assert!(QUERIES.is_multiple_of(Q)) };
@@ -229,7 +237,7 @@ impl<const Q: usize> Many<Q> {
         }
     }
 
-    /// One query more, all of as many chunks.
+    /// Appends a query. All must have the same number of chunks.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn push(&mut self, values: &[__m512i], excess: __m512i, factor: __m512) {
@@ -246,7 +254,8 @@ impl<const Q: usize> Many<Q> {
         self.len += 1;
     }
 
-    /// Scores of sixteen rows, of which those from `first` on that there are lie in `scores`, \[query]\[`count`].
+    /// Scores sixteen rows, those from `first` on. `scores` are laid out \[query]\[`count`]; rows
+    /// behind the last one are left out.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn score(
@@ -267,7 +276,7 @@ impl<const Q: usize> Many<Q> {
         }
     }
 
-    /// The products of a chunk with the queries of a group.
+    /// Adds the products of a chunk with the queries of a group.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn add(&self, group: usize, chunk: usize, columns: &Columns, sums: &mut [__m512i; Q]) {
@@ -275,14 +284,14 @@ impl<const Q: usize> Many<Q> {
         let dwords = &self.dwords[chunk][group..group + Q];
         for (at, column) in columns.iter().enumerate() {
             for (sum, dwords) in sums.iter_mut().zip(dwords) {
-                // SAFETY: `push` sets a group as a whole, of each of its chunks.
+                // SAFETY: `push` sets each group with all its chunks.
                 let dword = unsafe { dwords.assume_init_ref() }[at];
                 *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
             }
         }
     }
 
-    /// The scores of a group, from its sums; `scores` begin with the group's.
+    /// Writes the scores of a group from its sums. `scores` begin with the group's.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn end(
@@ -296,7 +305,7 @@ impl<const Q: usize> Many<Q> {
     ) {
         let ends = &self.ends[group..self.len];
         for ((sum, end), scores) in sums.into_iter().zip(ends).zip(scores.chunks_exact_mut(count)) {
-            // SAFETY: set by `push`, as it is below `len`.
+            // SAFETY: `push` has set it, because it is below `len`.
             let (excess, factor) = unsafe { end.assume_init() };
             store_first(finish(sum, excess, factor, scales), &mut scores[first..]);
         }

@@ -1,4 +1,4 @@
-//! What scores and weighted sums of rows of codes have in common.
+//! What scores and weighted sums of rows of codes share.
 
 use crate::rows::ROWS;
 use core::arch::x86_64::*;
@@ -6,11 +6,17 @@ use core::arch::x86_64::*;
 /// Queries in a pass.
 pub(crate) const QUERIES: usize = 32;
 
-/// Centroids of sixteen rows, transposed, so that a lane has four bytes of its own row; a query's four bytes go to all
-/// lanes: then no sum needs a reduction, which would take as long as the products.
+/// Centroids of sixteen rows, transposed.
+///
+/// ```text
+/// register j    lane 0: bytes 4·j … 4·j+3 of row 0 │ lane 1: of row 1 │ … │ lane 15: of row 15
+/// query         its bytes 4·j … 4·j+3, in all lanes
+/// ```
+///
+/// A sum then stays within its lane. Reducing it across lanes would take as long as the products.
 pub(crate) type Columns = [__m512i; ROWS];
 
-/// (f32(sum) · factor) · row scale.
+/// Returns (f32(sum - excess) · factor) · row scale.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn finish(sums: __m512i, excess: __m512i, factor: __m512, scales: __m512) -> __m512 {

@@ -1,5 +1,5 @@
-//! Blocks of 32 queries by AMX's tiles: what `vpdpbusd` multiplies is laid out as tiles want it anyway, four bytes of a row (or of
-//! four rows) side by side.
+//! Blocks of 32 queries with AMX's tiles. The operands of `vpdpbusd` already have the layout of
+//! tiles: four bytes of a row (or of four rows) side by side.
 
 use super::accumulate::{ByteWeights, Tile};
 use super::sums::{Columns, QUERIES, finish};
@@ -14,19 +14,21 @@ use core::mem::MaybeUninit;
 /// Two tiles have a row for each query, and a block has as many rows as a tile.
 const _: () = assert!(QUERIES == 2 * TILE_ROWS && ROWS == TILE_ROWS);
 
+/// Memory for products.
 const NONE: Products = [const { MaybeUninit::uninit() }; ROWS];
 
-/// Queries as they meet [`Columns`] in tiles.
+/// Queries in the form in which tiles multiply them with [`Columns`].
 pub(crate) struct TileQueries {
-    /// Of each chunk and each query; the first `len` of the first `chunks` are set.
+    /// A register for each chunk and each query. The first `len` of the first `chunks` are set.
     values: [[MaybeUninit<__m512i>; QUERIES]; MAX_CHUNKS],
-    /// What the offset of the centroids adds to each sum, and the factor; set for the first `len`.
+    /// What the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
     ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
     len: usize,
     chunks: usize,
 }
 
 impl TileQueries {
+    /// Creates an empty list for rows of `chunks` chunks.
     #[inline]
     pub(crate) fn new(chunks: usize) -> Self {
         assert!((1..=MAX_CHUNKS).contains(&chunks));
@@ -38,7 +40,7 @@ impl TileQueries {
         }
     }
 
-    /// One query more.
+    /// Appends a query.
     #[inline]
     pub(crate) fn push(&mut self, values: &[__m512i; MAX_CHUNKS], excess: __m512i, factor: __m512) {
         for (slots, values) in self.values[..self.chunks].iter_mut().zip(values) {
@@ -48,10 +50,11 @@ impl TileQueries {
         self.len += 1;
     }
 
-    /// Scores of `count` rows, \[query]\[row]; `decode` sets the columns of a block, as many as there are chunks.
+    /// Scores `count` rows, laid out \[query]\[row]. `decode` sets the columns of a block, as many
+    /// as there are chunks.
     ///
     /// # Safety
-    /// `decode` sets all columns that it is given.
+    /// `decode` must set all columns that it receives.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) unsafe fn score(
@@ -67,13 +70,13 @@ impl TileQueries {
         let mut columns = [const { MaybeUninit::<Columns>::uninit() }; 2 * MAX_CHUNKS];
         let columns = &mut columns[..2 * self.chunks];
         let (mut sums, last) = ([NONE; 2], count.div_ceil(ROWS).div_ceil(2));
-        // Sums are on their way to memory while the next blocks are looked up.
+        // Sums are stored while the next blocks are looked up.
         for pair in 0..=last {
             if pair < last {
                 for (block, columns) in (2 * pair..).zip(columns.chunks_exact_mut(self.chunks)) {
-                    // Behind an odd last block comes itself again.
+                    // Behind an odd last block, the block repeats.
                     let block = if block * ROWS < count { block } else { block - 1 };
-                    blocks.ask(block);
+                    blocks.prefetch(block);
                     decode(&blocks.get(block), columns);
                 }
                 let (tile, queries) = (size_of::<Columns>(), size_of::<[__m512i; QUERIES]>());
@@ -89,7 +92,8 @@ impl TileQueries {
                     stride: CHUNK,
                     step: tile,
                 };
-                // SAFETY: all queries were pushed with so many chunks; the caller vouches for `decode`.
+                // SAFETY: every query was pushed with `chunks` chunks, and the caller vouches for
+                // `decode`.
                 unsafe { configured.signed(a, b, self.chunks, &mut sums[pair % 2]) }
             }
             if pair > 0 {
@@ -98,7 +102,7 @@ impl TileQueries {
         }
     }
 
-    /// Scores of a block and the next one, from their sums.
+    /// Writes the scores of a block and the next one from their sums.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn end(&self, sums: &Products, blocks: &Blocks, block: usize, count: usize, scores: &mut [f32]) {
@@ -106,7 +110,7 @@ impl TileQueries {
         let next = if rows.len() > ROWS { block + 1 } else { block };
         let scales = [scales(&blocks.get(block)), scales(&blocks.get(next))];
         for (query, scores) in scores.chunks_exact_mut(count).enumerate() {
-            // SAFETY: tiles were stored there, and all queries pushed.
+            // SAFETY: `score` stored tiles there, and all queries were pushed.
             let (sums, (excess, factor)) = unsafe {
                 (sums[query % ROWS].assume_init_ref()[query / ROWS], self.ends[query].assume_init())
             };
@@ -120,7 +124,7 @@ impl TileQueries {
 }
 
 impl Tile {
-    /// Adds the sums of [`QUERIES`] to theirs: see [`Tile::add`].
+    /// Adds the sums of [`QUERIES`] queries, as [`Tile::add`] does.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn add_tiles(
@@ -136,7 +140,8 @@ impl Tile {
         let (fours, count) = self.filled();
         assert!(ints.iter().all(|ints| ints.tiles() == count));
         let mut sums = [NONE; 2];
-        // Sixteen queries and 32 coordinates at a time; sums are on their way to memory while the next are multiplied.
+        // Sixteen queries and 32 coordinates at a time. Sums are stored while the next are
+        // multiplied.
         for part in 0..=4 {
             if part < 4 {
                 let (low, stride) = (ints[part / 2 * ROWS..].as_ptr().cast(), size_of::<ByteWeights>());
@@ -147,14 +152,15 @@ impl Tile {
                     stride: 256,
                     step: 16 * 256,
                 };
-                // SAFETY: `set` set the bytes of all weights, `filled` those of the rows, of as many whole tiles.
+                // SAFETY: `set` has set the bytes of all weights, and `filled` those of the rows,
+                // both in whole tiles.
                 unsafe { configured.unsigned(a, b, count, &mut sums[part % 2]) }
             }
             let Some(part) = part.checked_sub(1) else { continue };
             let (queries, k) = (part / 2 * ROWS, part % 2 * 2);
             let acc = acc[queries * width..].chunks_exact_mut(width);
             for ((sums, ints), acc) in sums[part % 2].iter().zip(&ints[queries..]).zip(acc) {
-                // SAFETY: tiles were stored there.
+                // SAFETY: the products were stored there in the pass before.
                 let [low, high] = unsafe { sums.assume_init_ref() };
                 let acc = acc[first..].chunks_mut(16).skip(k);
                 for (j, acc) in acc.take(2).enumerate() {

@@ -1,4 +1,4 @@
-//! From packed codes to bytes, 64 codes at a time.
+//! From packed codes to bytes, 64 codes at a time, with AVX-512.
 
 use crate::registers::avx512::{load, mulhi, places, table};
 use crate::rows::{Block, Window};
@@ -8,7 +8,7 @@ use core::arch::x86_64::*;
 /// Codes in a register of bytes.
 pub(crate) const CHUNK: usize = 64;
 
-/// Up to 64 bytes of a row.
+/// A range of up to 64 bytes in a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     start: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// At most 64 bytes, none if `end` comes before `start`.
+    /// Creates a range of at most 64 bytes. It is empty if `end` comes before `start`.
     pub(crate) const fn new(start: usize, end: usize) -> Self {
         let length = end.saturating_sub(start);
         match length {
@@ -29,28 +29,29 @@ impl Place {
     }
 }
 
-/// A place in each row of a block.
+/// The same range in each row of a block.
 pub(crate) struct Masked<'a> {
     window: Window<'a>,
     mask: u64,
 }
 
 impl<'a> Masked<'a> {
+    /// Checks the range once for all rows of the block.
     #[inline]
     pub(crate) fn new(block: &Block<'a>, place: &Place) -> Self {
         let window = block.window(place.start, place.end);
         Self { window, mask: place.mask }
     }
 
-    /// The bytes, zeros behind them.
+    /// Loads the bytes, with zeros behind them.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn load(&self, r: usize) -> __m512i {
-        // SAFETY: `Place::new` gave the mask a bit for each byte of the window.
+        // SAFETY: the mask from `Place::new` has one bit for each byte of the window.
         unsafe { _mm512_maskz_loadu_epi8(self.mask, self.window.row(r).cast()) }
     }
 
-    /// The first 32 bytes, zeros behind them. A narrower load crosses fewer cache lines.
+    /// Loads the first 32 bytes, with zeros behind them. A narrower load crosses fewer cache lines.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn load_half(&self, r: usize) -> __m512i {
@@ -64,28 +65,38 @@ impl<'a> Masked<'a> {
 /// Chunks of the widest vector.
 pub(crate) const MAX_CHUNKS: usize = MAX_DIM / CHUNK;
 
-/// Takes 64 codes at a time from rows of one shape.
+/// Unpacks 64 codes at a time from rows of one shape.
 ///
-/// For the raw plane, codes of b bits: eight codes are exactly b bytes. `vpermb` puts b bytes into each quadword and
-/// `vpmultishiftqb` takes the byte at bit b·j of it for code j. Its upper bits belong to the next codes.
+/// In the raw plane, eight codes of b bits are exactly b bytes. `vpermb` brings b bytes to each
+/// quadword, and `vpmultishiftqb` takes the byte at bit b·j for code j. Its upper bits belong to
+/// the next codes.
+///
+/// ```text
+/// 3 bits    bytes 0..3 of a quadword     codes at bits 0  3  6  9 12 15 18 21
+/// 5 bits    bytes 0..5                   codes at bits 0  5 10 15 20 25 30 35
+/// 6 bits    bytes 0..6                   codes at bits 0  6 12 18 24 30 36 42
+///
+/// 6 bits    c₃c₃c₃c₃c₃c₃c₂c₂ c₂c₂c₂c₂c₁c₁c₁c₁ c₁c₁c₀c₀c₀c₀c₀c₀     three bytes, four codes
+/// byte 1      the eight bits from bit 6 on: c₂c₂c₁c₁c₁c₁c₁c₁      then a mask of 6 bits
+/// ```
 pub(crate) struct Unpack {
     pub(crate) packing: Packing,
-    /// Where the planes start in a row, and the digit plane, and where that ends.
+    /// Offsets in a row: of the raw plane, of the digit plane, and of its end.
     pub(crate) raw_start: usize,
     pub(crate) digit_start: usize,
     pub(crate) end: usize,
     pub(crate) spread: __m512i,
     pub(crate) shift: __m512i,
-    /// Bits of a byte that come from the raw plane.
+    /// The bits of a byte that come from the raw plane.
     pub(crate) raw_mask: __m512i,
     /// radix · 2^raw in each word.
     take: __m512i,
-    /// Valid bits of the digit plane's last byte.
+    /// The valid bits of the digit plane's last byte.
     last_mask: u8,
 }
 
-/// The same of one plane of raw bits and nothing else, as [`Unpack`] takes it: three registers, which a single row builds in less
-/// time than it is unpacked in.
+/// Unpacks a single plane of raw bits, as [`Unpack`] does. It is three registers, which are
+/// prepared faster than a single row is unpacked.
 pub(crate) struct Raw {
     spread: __m512i,
     shift: __m512i,
@@ -93,6 +104,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    /// Prepares codes of `bits` bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(bits: u32) -> Self {
@@ -100,7 +112,7 @@ impl Raw {
         Self { spread, shift, mask: _mm512_set1_epi8(((1u32 << bits) - 1) as i8) }
     }
 
-    /// 64 codes of their bytes.
+    /// Returns the 64 codes in these bytes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn codes(&self, bytes: __m512i) -> __m512i {
@@ -109,7 +121,7 @@ impl Raw {
     }
 }
 
-/// Where a row has 64 codes, and what it takes to get at their digits.
+/// The location of 64 codes in a row, and the constants for their digits.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk {
     pub(crate) raw: Place,
@@ -120,7 +132,7 @@ pub(crate) struct Chunk {
 }
 
 impl Unpack {
-    /// The planes start at `head` in a row.
+    /// Prepares rows whose planes begin at offset `head`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(packing: Packing, dim: usize, head: usize) -> Self {
@@ -141,7 +153,7 @@ impl Unpack {
         }
     }
 
-    /// Codes 64·`chunk` … of a row.
+    /// Returns the location of the codes from 64·`chunk` on.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn chunk(&self, chunk: usize) -> Chunk {
@@ -161,7 +173,7 @@ impl Unpack {
         Chunk { raw, digits: Place::new(start, self.end), table, valid }
     }
 
-    /// 64 codes of row `r`; beyond its end anything below `levels`.
+    /// Returns 64 codes of row `r`. Behind the end of the row they are anything below `levels`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn codes(&self, chunk: &Chunk, block: &Block, r: usize) -> __m512i {
@@ -175,6 +187,7 @@ impl Unpack {
         self.join(raw, digits)
     }
 
+    /// Joins raw bits and digits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn join(&self, raw: __m512i, digits: __m512i) -> __m512i {
@@ -182,18 +195,27 @@ impl Unpack {
         _mm512_ternarylogic_epi64::<0xca>(self.raw_mask, raw, digits)
     }
 
-    /// The raw plane's bits of 64 codes, four at most each; above them, bits of their neighbours.
+    /// Returns the raw bits of 64 codes, at most four each. Above them are bits of their
+    /// neighbours.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn raw(&self, raw: &Masked, r: usize) -> __m512i {
         _mm512_multishift_epi64_epi8(self.shift, _mm512_permutexvar_epi8(self.spread, raw.load_half(r)))
     }
 
-    /// The digits of 64 codes, above the raw bits, in groups of `WIDTH` bits; below them, fractions.
+    /// Returns the digits of 64 codes above the raw bits, in groups of `WIDTH` bits. Below them are
+    /// fractions.
     ///
-    /// A digit comes without a division: v·⌈2¹⁶/rⁿ⌉ is the fraction 0.d₍ₙ₋₁₎…d₀ in base r with 16 bits, exact enough for n
-    /// digits; a multiplication by r^(n-1-k) modulo 2¹⁶ shifts digit k behind the point (both are one constant), and
-    /// one by r · 2^raw takes it, already in its place above the raw bits.
+    /// Digits are found without division, in words of 16 bits after the binary point. Let v be a
+    /// group of n digits in base r:
+    ///
+    /// ```text
+    /// v · ⌈2¹⁶/rⁿ⌉          the fraction 0.d₍ₙ₋₁₎ … d₁d₀ in base r, exact enough for n digits
+    /// · r^(n-1-k)           moves digit k behind the point; what lies in front of it overflows
+    /// · r · 2^raw           its integer part is digit k, already above the raw bits
+    /// ```
+    ///
+    /// The first two factors are one constant.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn digits<const WIDTH: u32>(&self, chunk: &Chunk, digits: &Masked, r: usize) -> __m512i {
@@ -213,6 +235,7 @@ impl Unpack {
         _mm512_packus_epi16(digit(0), digit(1))
     }
 
+    /// Returns raw bits and digits of 64 codes, joined.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn mixed<const WIDTH: u32>(
@@ -226,22 +249,24 @@ impl Unpack {
     }
 }
 
-/// The quadwords' bytes for codes of 0 to 8 bits.
+/// The byte indices of quadwords, for codes of 0 to 8 bits.
 pub(crate) static SPREAD: [[u8; 64]; 9] = table!(9; bits => places!(i => (bits * (i / 8) + i % 8) & 63));
 
-/// The bit offsets of the eight codes in their quadword.
+/// The bit offsets of eight codes in their quadword.
 pub(crate) static SHIFT: [[u8; 64]; 9] = table!(9; bits => places!(i => bits * (i % 8)));
 
-/// Where the digits of 64 codes are, in two registers of words that `vpackuswb` brings into natural order.
+/// The location of the digits of 64 codes, in two registers of words that `vpackuswb` brings into
+/// order.
 #[derive(Clone, Copy)]
 struct DigitChunk {
-    /// First byte of the plane that this chunk needs.
+    /// The first byte of the plane that this chunk needs.
     first: usize,
     spread: [[u8; 64]; 2],
     shift: [[u8; 64]; 2],
     factor: [[u16; 32]; 2],
 }
 
+/// Computes the location of a chunk's digits.
 const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     let radix = packing.radix();
     let (group, width) = packing.digit_group();
@@ -250,11 +275,11 @@ const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     let mut table = DigitChunk { first, spread: [[0; 64]; 2], shift: [[0; 64]; 2], factor: [[0; 32]; 2] };
     let mut i = 0;
     while i < CHUNK {
-        // packus: words of lane l of the first register, then of the second.
+        // packus takes words of lane l of the first register, then of the second.
         let (half, word) = (i / 8 % 2, i / 16 * 8 + i % 8);
         let code = chunk * CHUNK + i;
         let bit = code / group * width - 8 * first;
-        // Four codes share a quadword; it starts with the first one's byte.
+        // Four codes share a quadword, which begins with the first one's byte.
         let first_of_four = (code - code % 4) / group * width - 8 * first;
         let base = first_of_four / 8;
         if width == 8 {
@@ -274,10 +299,11 @@ const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     table
 }
 
+/// Computes the locations for all chunks.
 const fn digit_chunks(levels: usize) -> [DigitChunk; MAX_CHUNKS] {
     let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
     table!(MAX_CHUNKS; chunk => digit_chunk(packing, chunk))
 }
 
-/// Radix 3, 5 and 9.
+/// The tables for radix 3, 5 and 9.
 static DIGITS: [[DigitChunk; MAX_CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];

@@ -1,8 +1,10 @@
-//! Scores and weighted sums with codebooks of more than 16 centroids, which have 12 bits: words instead of bytes.
+//! Scores and weighted sums with codebooks of more than 16 centroids. Their centroids have 12 bits,
+//! so they are words and not bytes.
 //!
-//! Where centroids are the codes themselves, less an offset, nothing is looked up: on a Sapphire Rapids, eight bits, a score takes
-//! .33 of its time with look-ups, a sum .64 (128 coordinates, one query). Many queries meet words that were transposed for all of
-//! them: .5 to .6 with 32.
+//! If centroids are the codes minus an offset, nothing is looked up. On Sapphire Rapids with eight
+//! bits, 128 coordinates and one query, a score then takes 0.33 of its time with lookups, and a sum
+//! 0.64. With many queries the words are transposed once for all of them, which takes 0.5 to 0.6 of
+//! the time with 32 queries.
 
 use super::accumulate::{IntWeights, add, run_scales};
 use super::codebook::Words;
@@ -22,13 +24,14 @@ use core::mem::MaybeUninit;
 /// Queries in a pass.
 const QUERIES: usize = 8;
 
-/// From so many on, queries are scored [`FEW`] at a time with what is looked up once for all and transposed.
+/// The number of queries from which on they are scored [`FEW`] at a time, with transposed words
+/// that all share.
 const MANY: usize = 16;
 
 /// Queries whose sums are in registers.
 const FEW: usize = 8;
 
-/// The way from packed codes to words.
+/// Unpacks codes, and looks up words.
 struct Lookup {
     unpack: Unpack,
     words: Words,
@@ -37,6 +40,7 @@ struct Lookup {
 }
 
 impl Lookup {
+    /// Prepares rows of one packing.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(packing: Packing, rows: &Rows, centroids: &[i16]) -> Self {
@@ -50,7 +54,7 @@ impl Lookup {
     }
 }
 
-/// See `scalar::score_codes`.
+/// Implements `scalar::score_codes` for codebooks of more than 16 levels.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -90,7 +94,7 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
         }
         let mut found = [[MaybeUninit::<[__m512i; 2]>::uninit(); ROWS]; MAX_CHUNKS];
         for i in 0..count.div_ceil(ROWS) {
-            blocks.ask(i);
+            blocks.prefetch(i);
             let block = blocks.get(i);
             for (chunk, found) in lookup.chunks[..lookup.count].iter().zip(&mut found) {
                 for (r, found) in found.iter_mut().enumerate() {
@@ -101,7 +105,8 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
             for ((query, values), scores) in queries.iter().zip(&values).zip(scores.chunks_exact_mut(count)) {
                 let mut sums = [_mm512_setzero_si512(); ROWS];
                 for (values, found) in values.iter().zip(&found[..lookup.count]) {
-                    // SAFETY: written above for each query and its chunks, of which `lookup` has as many.
+                    // SAFETY: written above for each query and its chunks, which are
+                    // `lookup.count`.
                     let values = unsafe { values.assume_init() };
                     for (sum, found) in sums.iter_mut().zip(found) {
                         // SAFETY: written above for these chunks and all rows.
@@ -118,8 +123,9 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
     }
 }
 
-/// Rows of an even width for a number of queries that is a multiple of [`FEW`]: a lane is a row, and two words of it meet a query's,
-/// which are splat, so that no sum needs a reduction.
+/// Scores rows of an even width with a multiple of [`FEW`] queries. A lane is a row, and two words
+/// of it are multiplied with two words of a query, which all lanes share. So no sum needs a
+/// reduction.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_many<const OFFSET: bool>(
     lookup: &Lookup,
@@ -132,7 +138,7 @@ fn score_many<const OFFSET: bool>(
     let (count, pairs) = (rows.count(), rows.dim / 2);
     let mut columns = [[_mm512_setzero_si512(); ROWS]; 2 * MAX_CHUNKS];
     for i in 0..count.div_ceil(ROWS) {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         for (chunk, columns) in lookup.chunks[..lookup.count].iter().zip(columns.as_chunks_mut::<2>().0) {
             let mut found = [[_mm512_setzero_si512(); ROWS]; 2];
@@ -167,8 +173,8 @@ fn score_many<const OFFSET: bool>(
     }
 }
 
-/// One query where codes are the integers themselves, less an offset: bytes (with `WHOLE` as they lie in the row), of which the
-/// query has two for each coordinate.
+/// Scores one query if centroids are the codes minus an offset. Codes are bytes (with `WHOLE` as
+/// they lie in the row), and each coordinate of the query splits into two bytes.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_integers<const WHOLE: bool>(
     lookup: &Lookup,
@@ -182,7 +188,7 @@ fn score_integers<const WHOLE: bool>(
     for (values, query) in values.iter_mut().zip(query.values.chunks(CHUNK)) {
         let (low, high) = query.split_at(query.len().min(32));
         let (low, high) = (load_words(low), load_words(high));
-        // q = 128·upper + lower: of at most ±1023 both are signed bytes.
+        // q = 128·upper + lower. For q within ±1023 both are signed bytes.
         let lower = |x| _mm512_and_si512(x, _mm512_set1_epi16(0x7f));
         let upper = |x| _mm512_srai_epi16::<7>(x);
         *values = [narrow(lower(low), lower(high)), narrow(upper(low), upper(high))];
@@ -191,7 +197,7 @@ fn score_integers<const WHOLE: bool>(
     let excess = _mm512_set1_epi32(i32::from(offset) * all);
     let factor = _mm512_set1_ps(query.scale * scale);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.ask(i);
+        blocks.prefetch(i);
         let block = blocks.get(i);
         let mut fours = [_mm512_setzero_si512(); ROWS / 4];
         for (i, four) in fours.iter_mut().enumerate() {
@@ -212,7 +218,8 @@ fn score_integers<const WHOLE: bool>(
     }
 }
 
-/// See `scalar::accumulate_codes`. Two rows' words lie side by side, and `vpdpwssd` adds both products.
+/// Implements `scalar::accumulate_codes` for codebooks of more than 16 levels. Words of two rows
+/// lie side by side, and `vpdpwssd` adds both products.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
@@ -229,6 +236,7 @@ pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], ac
     }
 }
 
+/// Adds weighted rows, run by run, for up to [`QUERIES`] queries at a time.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate<const OFFSET: bool>(
     lookup: &Lookup,
@@ -257,7 +265,7 @@ fn accumulate<const OFFSET: bool>(
                 sums[q][..lookup.count].fill(MaybeUninit::new(zero));
             }
             for (b, pairs) in (run / ROWS..end.div_ceil(ROWS)).zip((0..).step_by(ROWS / 2)) {
-                blocks.ask(b);
+                blocks.prefetch(b);
                 let block = blocks.get(b);
                 for (c, chunk) in lookup.chunks[..lookup.count].iter().enumerate() {
                     let words = |r| lookup.words.lookup::<OFFSET>(lookup.unpack.codes(chunk, &block, r));
@@ -295,9 +303,10 @@ fn accumulate<const OFFSET: bool>(
                     continue;
                 }
                 for (sums, acc) in sums.iter().zip(acc.chunks_mut(CHUNK)) {
-                    // SAFETY: as above; there are as many chunks of coordinates.
+                    // SAFETY: as above. There are as many chunks of coordinates.
                     let [a, b, c, d] = unsafe { sums.assume_init() };
-                    // Unpacked: lane l of the first has coordinates 8·l …, of the second 8·l + 4 ….
+                    // Unpacking left lane l of the first register with coordinates 8·l …, and of
+                    // the second with 8·l + 4 ….
                     let lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
                     let upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
                     let ordered = [
@@ -325,6 +334,7 @@ fn add_products(totals: &mut [__m512i; 4], words: &[__m512i; 4], pair: &[i16; 2]
     }
 }
 
+/// Stores eight pairs of words.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn store_pairs(pairs: &mut [[i16; 2]; 8], words: __m256i) {

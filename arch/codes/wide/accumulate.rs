@@ -1,4 +1,12 @@
-//! Weighted sums of looked-up centroids.
+//! Weighted sums of looked-up centroids, for registers.
+//!
+//! Words of two rows alternate in a register, so that one instruction multiplies both with their
+//! weights and adds the products:
+//!
+//! ```text
+//! row a    a₀ a₁ a₂ …
+//! row b    b₀ b₁ b₂ …         ─►   a₀ b₀ │ a₁ b₁ │ a₂ b₂ …   ·   wa wb │ wa wb │ …
+//! ```
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use crate::Rows;
@@ -48,7 +56,7 @@ fn accumulate_kind<L: Integers, const KIND: u8>(
         let queries = acc.len() / dim;
         let mut q = 0;
         while q < queries {
-            // Queries that share the look-ups.
+            // Queries that share the lookups.
             let (each, many) = match queries - q {
                 1 => (1, 1),
                 2..4 => (2, 2),
@@ -73,10 +81,11 @@ struct Pass<L: Integers, const KIND: u8> {
     scale: f32,
 }
 
-/// Two rows' weights, ready to be splat; behind an odd last row comes a row of weight 0.
+/// The weights of two rows in a dword, ready to be splat. Behind an odd last row comes a row of
+/// weight 0.
 type Pairs = [u32; PAGE / 2];
 
-/// The pairs of so many weights; those behind them stay.
+/// Sets the pairs of these weights. Pairs behind them keep their values.
 #[inline(always)]
 fn set_pairs(weights: &[i16], pairs: &mut Pairs) {
     let (twos, last) = weights.as_chunks();
@@ -89,7 +98,7 @@ fn set_pairs(weights: &[i16], pairs: &mut Pairs) {
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Adds a page to queries' sums, Q at a time.
+    /// Adds a page to the sums of the queries, Q at a time.
     #[inline(always)]
     fn add<'w, const Q: usize>(
         &self,
@@ -100,13 +109,13 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         acc: &mut [f32],
     ) {
         let dim = rows.dim;
-        // For all: setting it to zero would take as long as adding up some rows.
+        // Created once for all pages: setting it to zero takes as long as adding some rows.
         let mut pairs = [[[0; PAGE / 2]; 2]; Q];
         let mut sums = [[0i32; 16 * MAX_REGISTERS]; Q];
         let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
         for acc in acc.chunks_exact_mut(Q * dim) {
             let mut units = [None; Q];
-            // The weights last: a query more than there is room for stays.
+            // Weights come last in the zip, so that an extra query is not consumed.
             for ((pairs, unit), weights) in pairs.iter_mut().zip(&mut units).zip(&mut weights) {
                 for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
                     *product = weight * scale;
@@ -122,9 +131,9 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             }
             for register in 0..self.codes.registers() {
                 if L::LANES > 1 {
-                    // What comes next, a part with each register.
+                    // Prefetch what comes next, a part with each register.
                     let each = rows.count().div_ceil(self.codes.registers());
-                    rows.ask_some(register * each, each);
+                    rows.prefetch_some(register * each, each);
                 }
                 let mut registers = [[L::splat(0); 4]; Q];
                 for (i, segment) in segments.iter().enumerate() {
@@ -151,7 +160,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         }
     }
 
-    /// One register's coordinates of all rows, so that their sums stay in registers.
+    /// Adds one register of coordinates of all rows, so that the sums stay in registers.
     #[inline(always)]
     fn add_segment<const Q: usize>(
         &self,
@@ -168,7 +177,8 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 *codes = Codes::<L>::indices::<KIND>(*codes, k / kind::tables(KIND));
             }
             if KIND != kind::WORDS && L::LANES > 1 {
-                // Bytes of the two rows alternate before they are looked up: that is fewer shuffles than of words.
+                // Interleave the bytes of two rows before looking them up: fewer shuffles than
+                // interleaving words.
                 let [low, high] = L::interleave(codes[0], codes[1]);
                 let table = k % kind::tables(KIND);
                 let [[a, b], [c, d]] = [self.bytes.words(table, low), self.bytes.words(table, high)];

@@ -1,8 +1,10 @@
-//! Scores: integer dot products of queries and looked-up centroids.
+//! Scores for registers: integer dot products of queries and looked-up centroids.
 //!
-//! On a Sapphire Rapids, one query, 4,096 rows of 128 in turns with the text before: AVX2 with 2, 3, 4 bits .67, .62, .75 of the
-//! time, AVX-VNNI .61, .56, .67. Signs on codes, and threes of bytes with 3 bits, were .89, .77, .94 of it with AVX2; the rest
-//! are scales read sixteen at a time and distances of rows. A page of 64 rows takes .79, .71, .82 with AVX2.
+//! Measured on Sapphire Rapids with one query and 4,096 rows of 128, in turns with the
+//! implementation before: with 2, 3 and 4 bits AVX2 takes 0.67, 0.62 and 0.75 of the time, AVX-VNNI
+//! 0.61, 0.56 and 0.67. Signs on codes, and threes of bytes with 3 bits, account for 0.89, 0.77 and
+//! 0.94 with AVX2. The rest is from reading scales sixteen at a time. A page of 64 rows takes 0.79,
+//! 0.71 and 0.82 with AVX2.
 
 use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, gather, kind};
 use crate::codes::layout::Codebook;
@@ -10,12 +12,14 @@ use crate::registers::Integers;
 use crate::{IntQuery, Rows};
 use core::ops::Range;
 
-/// A query's values in the order in which the codes come: two registers for one of codes, halves where centroids are
-/// words, magnitudes and signed values where they are bytes; or magnitudes, and bits that codes are flipped by, for the first
-/// registers of bytes that are loaded together.
+/// A query's values in the order in which codes come, two registers for each register of codes.
+///
+/// If centroids are words, the two are the query's halves. If they are bytes, the two are
+/// magnitudes and signed values. With flips, they are magnitudes and the bits by which codes are
+/// flipped, for the first of the registers that are loaded together.
 type Values<V> = [V; 2 * MAX_REGISTERS];
 
-/// In place: moving the array would take as long as scoring ten rows.
+/// Orders a query in place: moving the array would take as long as scoring ten rows.
 #[inline(always)]
 fn order<L: Integers, const KIND: u8, const FLIP: bool>(
     codes: &Codes<L>,
@@ -26,7 +30,7 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
     let width = 16 * stride;
     let values = values.chunks_exact_mut(2 * stride).take(codes.registers() / stride);
     for (unit, values) in values.enumerate() {
-        // Zeros beyond the row's end, where codes are anything.
+        // Zeros behind the end of the row, where codes are undefined.
         let start = unit * width;
         let mut padded;
         let words = match query.get(start..start + width) {
@@ -71,6 +75,7 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
 }
 
 #[inline(always)]
+/// Implements `scalar::score_codes`.
 pub(crate) fn score_codes<L: Integers>(
     book: &Codebook,
     rows: &Rows,
@@ -96,6 +101,7 @@ pub(crate) fn score_codes<L: Integers>(
 }
 
 #[inline(always)]
+/// Scores rows of one kind of codes. Queries are taken four, two or one at a time.
 fn score_kind<L: Integers, const KIND: u8>(
     book: &Codebook,
     rows: &Rows,
@@ -125,7 +131,7 @@ fn score_kind<L: Integers, const KIND: u8>(
     if one.is_empty() {
         return;
     }
-    // The signs of one query can go to the codes.
+    // With one query, its signs can be moved to the codes.
     let symmetric = || centroids.iter().zip(centroids.iter().rev()).all(|(a, b)| *a == -*b);
     if L::FLIPS && matches!(KIND, 1..=4) && symmetric() {
         pass.score::<4, 1, BLOCK, 0, true>(rows, &segments, one, scores);
@@ -138,11 +144,11 @@ fn score_kind<L: Integers, const KIND: u8>(
     }
 }
 
-/// Rows whose scores are mostly finished together.
+/// Rows whose scores are usually finished together.
 pub(crate) const BLOCK: usize = 16;
 
-/// Scores of the rows `ours`, up to a block of them, for each query: their integer sums by the query's factor
-/// and the rows' scales.
+/// Writes the scores of the rows `ours`, up to a block of them, for each query: integer sum times
+/// the query's factor times the row's scale.
 #[inline(always)]
 pub(crate) fn finish_block<const Q: usize, const N: usize>(
     sums: &[[i32; N]; Q],
@@ -154,7 +160,7 @@ pub(crate) fn finish_block<const Q: usize, const N: usize>(
 ) {
     for (q, (sums, factor)) in sums.iter().zip(factors).enumerate() {
         let scores = &mut scores[q * count + ours.start..][..ours.len()];
-        // A full block apart: its length is known, and no `memcpy` is called.
+        // A full block has a constant length, so that `memcpy` is not called.
         match scores.first_chunk_mut::<N>() {
             Some(scores) => {
                 for r in 0..N {
@@ -170,7 +176,7 @@ pub(crate) fn finish_block<const Q: usize, const N: usize>(
     }
 }
 
-/// The products of a register's centroids and each query.
+/// Adds the products of a register of centroids with each query.
 #[inline(always)]
 fn add<L: Integers, const Q: usize, const FLIP: bool>(
     sums: &mut [L::V; Q],
@@ -196,8 +202,9 @@ struct Pass<L: Integers, const KIND: u8> {
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Queries of which Q share the look-ups, R rows of each lane at a time: four sums or eight. N rows are finished together; where
-    /// the number of units is known, it is UNITS.
+    /// Scores rows. Q queries share the lookups, and R rows of each lane are taken at a time: four
+    /// sums or eight. N rows are finished together. If the number of units is constant, it is
+    /// UNITS.
     #[inline(always)]
     fn score<const R: usize, const Q: usize, const N: usize, const UNITS: usize, const FLIP: bool>(
         &self,
@@ -207,7 +214,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         scores: &mut [f32],
     ) {
         const { assert!((R * Q).is_multiple_of(4) && (N.is_multiple_of(R * L::LANES) || !L::EIGHT_ROWS)) };
-        // For all: setting it to zero takes as long as scoring some rows.
+        // Created once for all queries: setting it to zero takes as long as scoring some rows.
         let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
         let groups = queries.as_chunks::<Q>().0.iter();
         for (i, (queries, scores)) in groups.zip(scores.chunks_exact_mut(Q * rows.count())).enumerate() {
@@ -216,7 +223,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 order::<L, KIND, FLIP>(&self.codes, query.values, &mut values[q]);
                 factors[q] = query.scale * self.scale;
                 if KIND != kind::WORDS && L::BIAS > 0 {
-                    // A quarter of it to each of four sums.
+                    // Each of four sums gets a quarter of it.
                     let sum = query.values.iter().map(|value| i32::from(*value)).sum::<i32>();
                     less[q] = L::splat_pairs([(-i32::from(L::BIAS / 4) * sum) as u32; 2]);
                 }
@@ -225,13 +232,14 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             for first in (0..count).step_by(N) {
                 let block = N.min(count - first);
                 if L::LANES > 1 && i == 0 {
-                    rows.ask_some(first, N);
+                    rows.prefetch_some(first, N);
                 }
-                // Before the sums, which hide how long it takes.
+                // Read scales before the sums, which hide the latency.
                 let scales = L::read_scales(rows, first);
                 let mut sums = [[0; N]; Q];
                 for r in (0..block).step_by(R * L::LANES) {
-                    // Mostly all are in the first; the last rows of a page fill a block with those before them.
+                    // Usually all rows are in the first segment. The last rows of a page fill a
+                    // block with those before them.
                     let group = if first + r + R * L::LANES <= ready {
                         segments[0].whole::<R>(first + r, L::LANES)
                     } else {
@@ -244,7 +252,8 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         }
     }
 
-    /// R sums of each query for each lane, from what they start with, to places `first` and on.
+    /// Computes R sums of each query for each lane, beginning with `start`, and writes them from
+    /// index `first` on.
     #[inline(always)]
     fn dot<const R: usize, const Q: usize, const N: usize, const UNITS: usize, const FLIP: bool>(
         &self,
@@ -256,7 +265,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
     ) {
         let mut sums = [start; R];
         if UNITS == 4 {
-            // One by one: LLVM would leave a loop, and queries and addresses in it.
+            // Written out: LLVM would leave a loop, with queries and addresses in it.
             self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 0);
             self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 1);
             self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, 2);
@@ -279,6 +288,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         }
     }
 
+    /// Adds the products of one unit of registers.
     #[inline(always)]
     fn add_unit<const R: usize, const Q: usize, const FLIP: bool>(
         &self,
@@ -324,7 +334,8 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         }
     }
 
-    /// The lower or the upper half bytes of a unit of codes, apart: LLVM does not unroll a loop over them for NEON.
+    /// Adds the products of the lower or the upper half bytes of a unit. It is a function, because
+    /// LLVM does not unroll a loop over them for NEON.
     #[inline(always)]
     fn half<const R: usize, const Q: usize, const FLIP: bool>(
         &self,

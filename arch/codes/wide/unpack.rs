@@ -4,17 +4,21 @@ use crate::registers::Integers;
 use crate::{MAX_DIM, Packing, Rows};
 use core::marker::PhantomData;
 
-/// How the codes of a row come, for the one match outside of all loops. 4, 2 and 1 stand for packings of so many bits:
-/// 16 bytes are 16·8/bits codes, and register k of them has every (8/bits)-th code, from code k on. An index is half a byte,
-/// with all codes in it, and each of those has a table: one shift for all, and nothing moves from lane to lane. 3 stands for
-/// packings of three bits where 48 bytes are taken as sixteen threes, of eight codes each: register k has every eighth
-/// code. Others come in order.
+/// The orders in which the codes of a row come. A `match` outside of all loops chooses one.
+///
+/// ```text
+/// 1, 2, 4     16 bytes hold 16·8/bits codes. Register k has every (8/bits)-th code, from code k on. An index is half
+///             a byte, which contains one or more codes, and each of those has its own table. So one shift serves all,
+///             and nothing moves from lane to lane.
+/// THREES      48 bytes are sixteen threes of eight codes of 3 bits each. Register k has every eighth code.
+/// ORDERED     codes in order, as bytes; WORDS: for tables of words
+/// ```
 pub(crate) mod kind {
     pub(crate) const ORDERED: u8 = 0;
     pub(crate) const THREES: u8 = 3;
     pub(crate) const WORDS: u8 = 8;
 
-    /// Codes from one code of a register to its next.
+    /// Returns the distance from one code of a register to its next.
     pub(crate) const fn stride(kind: u8) -> usize {
         match kind {
             1 | 2 | 4 => 8 / kind as usize,
@@ -23,7 +27,8 @@ pub(crate) mod kind {
         }
     }
 
-    /// Tables: as many as codes in half a byte; of threes, for each way in which a code lies in one.
+    /// Returns the number of tables. Half bytes need one for each code in them, threes one for each
+    /// way in which a code lies in a byte.
     pub(crate) const fn tables(kind: u8) -> usize {
         stride(kind).div_ceil(2)
     }
@@ -32,13 +37,18 @@ pub(crate) mod kind {
 /// Registers of 16 codes in the widest row: 40 for 576 codes of one bit.
 pub(crate) const MAX_REGISTERS: usize = 40;
 
-/// Bytes that are read beyond a row's end, at most.
+/// The most bytes that are read beyond the end of a row.
 pub(crate) const MARGIN: usize = 16 + 16;
 
-/// Takes 16 codes at a time from rows of one shape.
+/// Unpacks 16 codes at a time from rows of one shape.
 ///
-/// The raw plane: 16 codes of b bits are 2·b bytes. A look-up puts the two bytes around each code into a word, a
-/// multiplication by a power of two moves the code to the top.
+/// In the raw plane, 16 codes of b bits are 2·b bytes. A lookup brings the two bytes around each
+/// code to a word. A multiplication by a power of two moves the code to the top of it:
+///
+/// ```text
+/// 3 bits     byte 1: c₅c₄c₄c₄c₃c₃c₃c₂    byte 0: c₂c₂c₁c₁c₁c₀c₀c₀
+/// code 2     word = bytes 0 and 1, c₂ at bits 6 to 8;    · 2⁷ moves it to bits 13 to 15
+/// ```
 pub(crate) struct Codes<L: Integers> {
     kind: u8,
     raw_bits: usize,
@@ -51,23 +61,24 @@ pub(crate) struct Codes<L: Integers> {
     registers: usize,
 }
 
-/// Where the digits are.
+/// The location of the digits.
 struct Digits {
     phases: &'static [Phase],
     /// radix · 2^raw.
     levels: u16,
-    /// Times a register, 256 patterns.
+    /// 256 times the number of patterns in a register.
     patterns: usize,
     pattern_bytes: usize,
     seven: bool,
     start: usize,
-    /// The last byte.
+    /// The last byte of the plane.
     last: usize,
-    /// Ones for the digits' bits, around the last byte at place 31.
+    /// Ones for the digits' bits, around the last byte at index 31.
     edge: [u8; 48],
 }
 
 impl Digits {
+    /// Finds the digits of rows of `dim` codes.
     #[inline(always)]
     fn new(packing: Packing, dim: usize, start: usize) -> Self {
         let phases: &[Phase] = match packing.radix() {
@@ -91,7 +102,7 @@ impl Digits {
         }
     }
 
-    /// The phase of a register, and where its bytes start.
+    /// Returns the phase of a register, and where its bytes begin.
     #[inline(always)]
     fn place(&self, register: usize) -> (&'static Phase, usize) {
         let pattern = (register * self.patterns) >> 8;
@@ -99,7 +110,7 @@ impl Digits {
         (phase, self.start + pattern * self.pattern_bytes + phase.first)
     }
 
-    /// What is behind the row must not get into its last group.
+    /// Returns a mask of valid bits: bytes behind the row must not get into its last group.
     #[inline(always)]
     fn valid(&self, at: usize) -> &[u8; 16] {
         let before = 31 - self.last.saturating_sub(at).min(31);
@@ -108,7 +119,7 @@ impl Digits {
 }
 
 impl<L: Integers> Codes<L> {
-    /// The planes of `dim` codes start at byte `start` of a row.
+    /// Prepares rows whose planes of `dim` codes begin at byte `start`.
     #[inline(always)]
     pub(crate) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
         let raw_bits = packing.raw_bits() as usize;
@@ -126,20 +137,21 @@ impl<L: Integers> Codes<L> {
         }
     }
 
-    /// Registers of codes in a row.
+    /// Returns the number of registers of codes in a row.
     #[inline(always)]
     pub(crate) fn registers(&self) -> usize {
         self.registers
     }
 
-    /// The coordinate in lane 0 of a register; the next ones are `kind::stride` apart.
+    /// Returns the coordinate in lane 0 of a register. The next ones are `kind::stride` apart.
     #[inline(always)]
     pub(crate) fn first_coordinate(&self, register: usize) -> usize {
         let stride = kind::stride(self.kind);
         register / stride * stride * 16 + register % stride
     }
 
-    /// Codes of a register, of R rows, in order; beyond the rows' end anything below `levels`.
+    /// Returns the codes of a register, of R rows, in order. Behind the end of the rows they are
+    /// anything below `levels`.
     #[inline(always)]
     pub(crate) fn get<const KIND: u8, const R: usize>(&self, rows: [&[u8]; R], register: usize) -> [L::V; R] {
         const { assert!(KIND == kind::ORDERED) };
@@ -151,10 +163,12 @@ impl<L: Integers> Codes<L> {
         self.unit::<KIND, R>(&group, register)
     }
 
-    /// The registers `kind::stride` · `unit` and on; [`indices`](Self::indices) are in them.
+    /// Returns the registers from `kind::stride` · `unit` on, which contain
+    /// [`indices`](Self::indices).
     ///
-    /// Here and wherever registers are, loops and no closures: those lack the caller's target features, and LLVM does not
-    /// inline them into `map` or `from_fn` before it has given up on their intrinsics.
+    /// Here and wherever registers are used, write loops and no closures. A closure lacks the
+    /// caller's target features, and LLVM does not inline it into `map` or `from_fn` before it has
+    /// given up on its intrinsics.
     #[inline(always)]
     pub(crate) fn unit<const KIND: u8, const R: usize>(&self, rows: &Group<R>, unit: usize) -> [L::V; R] {
         let register = unit * kind::stride(KIND);
@@ -181,7 +195,7 @@ impl<L: Integers> Codes<L> {
         codes
     }
 
-    /// Where to look for the codes of a unit's lower or upper half bytes.
+    /// Returns the table indices for the lower or upper half bytes of a unit.
     #[inline(always)]
     pub(crate) fn indices<const KIND: u8>(unit: L::V, half: usize) -> L::V {
         match (KIND, half) {
@@ -191,7 +205,7 @@ impl<L: Integers> Codes<L> {
         }
     }
 
-    /// The bytes of sixteen threes of row `r`, those of the `unit`-th 48 bytes.
+    /// Returns the bytes of sixteen threes of row `r`, from the `unit`-th 48 bytes.
     #[inline(always)]
     pub(crate) fn threes<const R: usize>(&self, rows: &Group<R>, r: usize, unit: usize) -> [L::V; 3] {
         assert!(8 * unit < self.registers && rows.reach >= self.reach);
@@ -199,14 +213,21 @@ impl<L: Integers> Codes<L> {
         let mut fours = [L::splat(0); 4];
         for (i, fours) in fours.iter_mut().enumerate() {
             let at = self.start + 48 * unit + 12 * i;
-            // SAFETY: as in `load`: the last one begins twelve bytes before the end of the plane.
+            // SAFETY: as in `load`. The last one begins twelve bytes before the end of the plane.
             *fours = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
         }
         L::thirds(fours)
     }
 
-    /// Where to look for the eight codes of threes, and in which table. Code 2 has two bits of the first byte and one of the
-    /// second, code 5 one of the second and two of the third; both get theirs together in half a byte.
+    /// Returns the indices of the eight codes of threes, and the table of each.
+    ///
+    /// ```text
+    /// byte a    c₂c₂ c₁c₁c₁ c₀c₀c₀
+    /// byte b    c₅ c₄c₄c₄ c₃c₃c₃ c₂
+    /// byte c    c₇c₇c₇ c₆c₆c₆ c₅c₅
+    /// ```
+    ///
+    /// Codes 2 and 5 lie in two bytes. Masks bring their parts together in half a byte.
     #[inline(always)]
     pub(crate) fn indices_of_threes([a, b, c]: [L::V; 3]) -> [(L::V, usize); 8] {
         let (upper, lower, half) = (L::splat(12), L::splat(3), L::splat(15));
@@ -224,11 +245,11 @@ impl<L: Integers> Codes<L> {
         ]
     }
 
-    /// Digits, above the raw bits; below them, fractions.
+    /// Returns digits above the raw bits. Below them are fractions.
     ///
-    /// Without a division: v·⌈2¹⁶/rⁿ⌉ is v/rⁿ as a fraction of 16 bits, exact enough for n digits; times
-    /// r^(n-1-k) modulo 2¹⁶ (one constant with the former), digit k comes first behind the point, and a multiplication by
-    /// r · 2^raw takes it.
+    /// No division is needed. v·⌈2¹⁶/rⁿ⌉ is v/rⁿ as a fraction of 16 bits, exact enough for n
+    /// digits. Times r^(n-1-k) modulo 2¹⁶, digit k comes first behind the point. These two factors
+    /// are one constant. A multiplication by r · 2^raw then extracts the digit.
     #[inline(always)]
     fn digits<const R: usize>(&self, rows: &Group<R>, register: usize) -> [L::V; R] {
         let (phase, at) = self.digits.place(register);
@@ -242,6 +263,7 @@ impl<L: Integers> Codes<L> {
         digits
     }
 
+    /// Returns eight digits as fractions.
     #[inline(always)]
     fn fractions(&self, bytes: L::V, phase: &Phase, half: usize) -> L::V {
         let mut group = L::lookup_16(bytes, L::load(&phase.spread[half]));
@@ -252,6 +274,7 @@ impl<L: Integers> Codes<L> {
         L::multiply_words(group, L::load_words(&phase.fraction[half]))
     }
 
+    /// Loads 16 bytes of each row.
     #[inline(always)]
     fn load<const R: usize>(&self, rows: &Group<R>, at: usize) -> [L::V; R] {
         debug_assert!(at + 16 <= self.reach);
@@ -264,16 +287,17 @@ impl<L: Integers> Codes<L> {
         bytes
     }
 
-    /// See [`Segment::both`].
+    /// Splits rows as [`Segment::both`] does.
     #[inline(always)]
     pub(crate) fn with_margin<'a>(&self, rows: &Rows<'a>, spare: &'a mut [u8; SPARE]) -> [Segment<'a>; 2] {
         Segment::both(rows, self.reach, spare)
     }
 }
 
+/// Memory for copies of the last rows.
 pub(crate) const SPARE: usize = 3 * (2 + MAX_DIM + 2 * MARGIN);
 
-/// Rows with a margin behind each.
+/// Rows with a margin behind each, so that 16 bytes can be loaded anywhere in them.
 pub(crate) struct Segment<'a> {
     bytes: &'a [u8],
     stride: usize,
@@ -282,47 +306,52 @@ pub(crate) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Cuts rows in two: those with `reach` bytes ahead of them, and copies of the last ones, `spare` giving them room.
+    /// Splits rows in two: those with `reach` bytes before the end of the memory, and copies of the
+    /// last ones in `spare`.
     #[inline(always)]
     pub(crate) fn both(rows: &Rows<'a>, reach: usize, spare: &'a mut [u8; SPARE]) -> [Self; 2] {
         let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
-        let ready = bytes.len().checked_sub(reach).map_or(0, |room| count.min(room / stride + 1));
+        let ready = bytes.len().checked_sub(reach).map_or(0, |last| count.min(last / stride + 1));
         let rest = &bytes[ready * stride..];
-        // With a stride of `reach` or more nothing is left; otherwise less than `reach` + `stride`.
+        // With a stride of `reach` or more nothing is left. Otherwise less than `reach` + `stride`
+        // is left.
         let kept = rest.len().min(SPARE - reach);
         spare[..kept].copy_from_slice(&rest[..kept]);
         spare[kept..kept + reach].fill(0);
         [Self::new(bytes, stride, reach, ready), Self::new(spare, stride, reach, count - ready)]
     }
 
+    /// Checks that all rows lie within the bytes.
     #[inline(always)]
     fn new(bytes: &'a [u8], stride: usize, reach: usize, count: usize) -> Self {
         assert!(count == 0 || (count - 1) * stride + reach <= bytes.len());
         Self { bytes, stride, reach, count }
     }
 
+    /// Returns a row with its margin.
     #[inline(always)]
     pub(crate) fn row(&self, r: usize) -> &'a [u8] {
         &self.bytes[r * self.stride..][..self.reach]
     }
 
-    /// R rows in each of `lanes` lanes, the second lane's behind the first one's; all of them are there.
+    /// Returns R rows for each of `lanes` lanes. The rows of the second lane follow those of the
+    /// first, and all must exist.
     #[inline(always)]
     pub(crate) fn whole<const R: usize>(&self, first: usize, lanes: usize) -> Group<'a, R> {
         assert!(first + R * lanes <= self.count);
         self.up_to(first, R * lanes - 1)
     }
 
-    /// R rows in each of two lanes; the last row again where there are fewer.
+    /// Returns R rows for each of two lanes. Behind the last row, it repeats.
     #[inline(always)]
     pub(crate) fn group<const R: usize>(&self, first: usize) -> Group<'a, R> {
         assert!(first < self.count);
         let last = self.count - 1 - first;
-        // Mostly all are there, and their distances constants of the loop.
+        // Usually all rows exist, and their distances are constants of the loop.
         if last >= 2 * R { self.up_to(first, 2 * R - 1) } else { self.up_to(first, last) }
     }
 
-    /// Rows from `first` on, the one that is `last` behind it again and again where there are fewer.
+    /// Returns rows from `first` on. The row that is `last` behind it repeats.
     #[inline(always)]
     fn up_to<const R: usize>(&self, first: usize, last: usize) -> Group<'a, R> {
         debug_assert!(first + last < self.count);
@@ -337,7 +366,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// As [`Segment::group`], across both segments, from any row on; the last row again where there are fewer.
+/// Returns rows across both segments, as [`Segment::group`] does, from any row on. Behind the last
+/// row, it repeats.
 #[inline(always)]
 pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usize) -> Group<'a, R> {
     let [all, rest] = segments;
@@ -352,21 +382,21 @@ pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usi
     Group { starts, reach: all.reach, bytes: PhantomData }
 }
 
-/// R rows for each lane, `reach` bytes of which can be read.
+/// R rows for each lane, of which `reach` bytes can be read.
 pub(crate) struct Group<'a, const R: usize> {
     starts: [[*const u8; 2]; R],
     reach: usize,
     bytes: PhantomData<&'a [u8]>,
 }
 
-/// The bits of the digit plane's last byte that are digits.
+/// Returns the bits of the digit plane's last byte that are digits.
 #[inline(always)]
 fn last_digit_byte(packing: Packing, dim: usize) -> u8 {
     let bits = packing.digit_bits(dim);
     0xff >> (bits.next_multiple_of(8) - bits)
 }
 
-/// For raw codes of b bits: the two bytes around code i, by their places.
+/// For raw codes of b bits, the indices of the two bytes around code i.
 static SPREAD: [[[u8; 16]; 2]; 9] = {
     let mut table = [[[0; 16]; 2]; 9];
     let mut at = 0;
@@ -380,7 +410,7 @@ static SPREAD: [[[u8; 16]; 2]; 9] = {
     table
 };
 
-/// What moves code i to the top of its word.
+/// The factors that move code i to the top of its word.
 static SHIFT: [[[i16; 8]; 2]; 9] = {
     let mut table = [[[0; 8]; 2]; 9];
     let mut at = 16;
@@ -392,16 +422,18 @@ static SHIFT: [[[i16; 8]; 2]; 9] = {
     table
 };
 
-/// Where 16 digits lie. The pattern returns when a register starts with a group's first digit, on a byte.
+/// The location of 16 digits. The pattern repeats when a register begins with a group's first
+/// digit, on a byte.
 struct Phase {
-    /// First byte, from the start of the pattern, and (in the last phase) the pattern's bytes.
+    /// The first byte, from the start of the pattern, and in the last phase the bytes of the
+    /// pattern.
     first: usize,
     end: usize,
     /// The byte of each digit's group, or both bytes of a group of seven bits.
     spread: [[u8; 16]; 2],
-    /// What moves a group of seven bits to the top of its word.
+    /// The factors that move a group of seven bits to the top of its word.
     shift: [[i16; 8]; 2],
-    /// What moves a digit behind the point.
+    /// The factors that move a digit behind the point.
     fraction: [[i16; 8]; 2],
 }
 
@@ -411,6 +443,7 @@ static PHASES_3: [Phase; 5] = phases(3);
 static PHASES_5: [Phase; 3] = phases(5);
 static PHASES_9: [Phase; 1] = phases(9);
 
+/// Computes the phases of a radix.
 const fn phases<const N: usize>(radix: u32) -> [Phase; N] {
     let (group, width) = match radix {
         3 => (5, 8),
@@ -440,11 +473,12 @@ const fn phases<const N: usize>(radix: u32) -> [Phase; N] {
     phases
 }
 
-/// A codebook of up to 16 centroids of a byte: for each code of half a byte, a table of them, `bias` more than they are, and one
-/// of their upper bytes.
+/// A codebook of up to 16 bytes. Each code of half a byte has a table of its centroids plus `bias`,
+/// and one of their upper bytes.
 pub(crate) struct Bytes<L: Integers>([[L::V; 2]; 4]);
 
 impl<L: Integers> Bytes<L> {
+    /// Builds the tables for an order of codes.
     #[inline(always)]
     pub(crate) fn new(kind: u8, centroids: &[i16], bias: u8) -> Self {
         let mut tables = [[L::splat(0); 2]; 4];
@@ -453,7 +487,7 @@ impl<L: Integers> Bytes<L> {
         for (t, table) in tables.iter_mut().enumerate().take(kind::tables(kind)) {
             let mut planes = [[0; 16]; 2];
             for i in 0..16 {
-                // Where a half byte is one code, or codes come in order, the code itself.
+                // If a half byte is one code, or codes come in order, the index is the code itself.
                 let code = if kind == kind::THREES {
                     [i & 7, i >> 1, i >> 2 | (i & 1) << 2, i >> 3 | (i & 3) << 1][t]
                 } else if kind::tables(kind) > 1 {
@@ -469,12 +503,13 @@ impl<L: Integers> Bytes<L> {
         Self(tables)
     }
 
+    /// Looks up bytes.
     #[inline(always)]
     pub(crate) fn lookup(&self, table: usize, indices: L::V) -> L::V {
         L::lookup_16(self.0[table][0], indices)
     }
 
-    /// As words.
+    /// Looks up words.
     #[inline(always)]
     pub(crate) fn words(&self, table: usize, indices: L::V) -> [L::V; 2] {
         L::lookup_words(self.0[table], indices)
@@ -485,11 +520,13 @@ impl<L: Integers> Bytes<L> {
 pub(crate) struct Words<L: Integers> {
     blocks: [[[L::V; 4]; 2]; 4],
     len: usize,
-    /// Where centroids are the codes themselves, less half their number or nothing, that: nothing is looked up then.
+    /// If the centroids are the codes minus a constant (0 or half their number), that constant.
+    /// Then nothing is looked up.
     offset: Option<u8>,
 }
 
 impl<L: Integers> Words<L> {
+    /// Prepares a codebook.
     #[inline(always)]
     pub(crate) fn new(centroids: &[i16]) -> Self {
         let mut blocks = [[[L::splat(0); 4]; 2]; 4];
@@ -508,7 +545,7 @@ impl<L: Integers> Words<L> {
         Self { blocks, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 
-    /// The centroids of 16 codes below the length, in order, for each of R rows.
+    /// Returns the centroids of 16 codes below the length, in order, for each of R rows.
     #[inline(always)]
     pub(crate) fn lookup<const R: usize>(&self, codes: [L::V; R]) -> [[L::V; 2]; R] {
         let mut found = [[L::splat(0); 2]; R];
@@ -516,7 +553,7 @@ impl<L: Integers> Words<L> {
             for (found, codes) in found.iter_mut().zip(codes) {
                 *found = match offset {
                     0 => L::interleave(codes, L::splat(0)),
-                    // From -128 to 127.
+                    // These bytes are from -128 to 127.
                     _ => L::extend(L::sub_bytes(codes, L::splat(offset))),
                 };
             }

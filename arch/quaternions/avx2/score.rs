@@ -1,11 +1,21 @@
-//! Scores of 32 rows at a time: lanes are rows, so that a chunk's fields lie at the same bits of all of them, and a query's table is
-//! one chunk's.
+//! Scores of 32 rows at a time. Lanes are rows, so a chunk's fields lie at the same bits in all
+//! lanes, and tables belong to one chunk.
 //!
-//! Rows are turned round byte by byte. Of a chunk, fields are cut out of whole registers, two `vpshufb` look up each component of the
-//! query, turned back by 32 rows' units, and four gathers the members, once for all queries; `vpmaddubsw` multiplies, and
-//! `vpmaddwd` adds and multiplies by the radius at once. On a Sapphire Rapids, of the time of eight rows at a time, a dword for each chunk:
-//! .48 (36 and 12 to 17 ns for 128 coordinates), with eight queries .52, in pages of 64 .23, as a query's tables come from registers. The
-//! three vector ports bound it: a chunk of 32 rows has 131 operations for them, 44 cycles (llvm-mca 22).
+//! ```text
+//! rows                                    columns
+//! row 0   │ b₀ b₁ b₂ … │      transpose   │ b₀ of rows 0 … 31 │
+//! row 1   │ b₀ b₁ b₂ … │         →        │ b₁ of rows 0 … 31 │     one shift extracts a field of 32 rows
+//! …                                       │ …                 │
+//! ```
+//!
+//! For each chunk, two `vpshufb` look up each component of the query, turned back by the units of
+//! 32 rows. Four gathers load the members, once for all queries. `vpmaddubsw` multiplies, and
+//! `vpmaddwd` adds and multiplies by the radius.
+//!
+//! On a Sapphire Rapids this takes 0.48 of the time of eight rows at a time (36 ns for 128
+//! coordinates, or 12 to 17 ns). With eight queries it takes 0.52. In pages of 64 rows it takes
+//! 0.23, because a query's tables come from registers. The three vector ports limit it: a chunk of
+//! 32 rows has 131 operations for them, 44 cycles (22 by llvm-mca).
 
 use super::super::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
 use super::super::layout::{MAX_CHUNKS, MAX_ROW};
@@ -16,19 +26,19 @@ use crate::registers::avx2::{load, store_first, store_ps, upper_products};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 
-/// Rows of a block.
+/// Number of rows in a block.
 const ROWS: usize = 32;
 
-/// Queries of a pass.
+/// Number of queries in a pass.
 const QUERIES: usize = 4;
 
-/// Runs of eight chunks in the widest vector.
+/// Number of runs of eight chunks in the widest vector.
 const STEPS: usize = MAX_CHUNKS / EIGHT;
 
-/// Four registers, whose lanes are rows in the order of [`interleave`].
+/// Four registers whose lanes are rows, in the order of [`interleave`].
 type Fours = [__m256i; 4];
 
-/// See `scalar::score_quaternions`.
+/// Implements `scalar::score_quaternions`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_quaternions(
     layout: &ChunkLayout,
@@ -42,7 +52,7 @@ pub(crate) fn score_quaternions(
         return;
     }
     if row_bytes < 16 {
-        // Five chunks or fewer.
+        // At most five chunks.
         return scalar::score_quaternions(layout, set, bytes, queries, scores);
     }
     let split = Split::new(layout);
@@ -58,7 +68,8 @@ pub(crate) fn score_quaternions(
             block.fill(layout, rows);
             let mut sums = [[_mm256_setzero_ps(); 4]; QUERIES];
             for chunk in 0..layout.chunks {
-                // SAFETY: as many of the first queries are written for every run of eight chunks: a query has four values a chunk.
+                // SAFETY: the first queries are written for every run of eight chunks, because a
+                // query has four values a chunk.
                 unsafe { block.add(&split, set, chunk, &turned[chunk / EIGHT][..queries.len()], &mut sums) };
             }
             let scales = block.scales(layout);
@@ -78,11 +89,12 @@ pub(crate) fn score_quaternions(
 struct Turned {
     /// Each component, turned back by each of 24 units.
     components: [[[u8; 32]; 4]; EIGHT],
-    /// What the product of one unit and one 127th is worth.
+    /// The value of one integer product step.
     units: [f32; EIGHT],
 }
 
-/// For each component and unit: which of the twelve inner products that differ by more than sign it is, and its sign.
+/// For each component and unit: which of twelve inner products it is, and its sign. The 24 inner
+/// products differ from these by sign only.
 static PRODUCTS: [[[u8; 32]; 2]; 4] = {
     let mut products = [[[0x80; 32], [1; 32]]; 4];
     let mut i = 0;
@@ -102,7 +114,7 @@ static PRODUCTS: [[[u8; 32]; 2]; 4] = {
 };
 
 impl Turned {
-    /// As `scalar::ChunkQuery`, of up to eight chunks.
+    /// Prepares up to eight chunks like `scalar::ChunkQuery`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn new(query: &[f32]) -> Self {
@@ -121,14 +133,14 @@ impl Turned {
         let factor = _mm256_div_ps(limit, max);
         let finite = _mm256_cmp_ps::<_CMP_LT_OQ>(factor, _mm256_set1_ps(f32::INFINITY));
         let unit = _mm256_and_ps(finite, _mm256_div_ps(_mm256_div_ps(max, limit), limit));
-        // The halves with a positive w; x, y and z negative by the bits of their number.
+        // The halves with a positive w. The bits of their number make x, y and z negative.
         let (pairs, others) =
             ([plus(w, x), minus(w, x)], [plus(y, z), minus(z, y), minus(y, z), minus(minus(zero, y), z)]);
         let mut products = [w, x, y, z, zero, zero, zero, zero, zero, zero, zero, zero];
         for (i, product) in products[4..].iter_mut().enumerate() {
             *product = _mm256_mul_ps(plus(pairs[i % 2], others[i / 2]), half);
         }
-        // Four products of each chunk side by side.
+        // Four products of each chunk next to each other.
         let bytes = |four: usize| {
             let int = |i: usize| {
                 let scaled = _mm256_mul_ps(products[4 * four + i], factor);
@@ -176,6 +188,7 @@ static FOURS: [u8; 32] = {
     places
 };
 
+/// Stores 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_bytes(out: &mut [u8; 32], x: __m256i) {
@@ -183,7 +196,7 @@ fn store_bytes(out: &mut [u8; 32], x: __m256i) {
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
 }
 
-/// How codes of a layout become units and members.
+/// How codes of a layout split into units and members.
 struct Split {
     layout: ChunkLayout,
     raw_bits: u32,
@@ -192,18 +205,20 @@ struct Split {
     shift: __m128i,
     count: __m256i,
     last: __m256i,
-    /// With S = 3·2ⁿ: of a base-3 digit's sums, the digit where a member's bits begin.
+    /// For S = 3·2ⁿ: from a sum of base-3 digits, the digit at the place where a member's bits
+    /// begin.
     digits: __m256i,
 }
 
-/// 8·nine/3 and what is left.
+/// 8·⌊nine/3⌋, and the remainder.
 static THIRDS: [[u8; 16]; 2] =
     [[0, 2, 5, 8, 10, 13, 16, 18, 21, 0, 0, 0, 0, 0, 0, 0], [0, 2, 1, 0, 2, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0]];
 
-/// A third of what is left and three bits.
+/// A third of the remainder and three bits.
 static THIRD: [u8; 16] = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5];
 static MODULO_3: [u8; 16] = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0];
 
+/// Looks up bytes in a table of 16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn look_up(table: &[u8; 16], at: __m256i) -> __m256i {
@@ -231,7 +246,7 @@ impl Split {
         }
     }
 
-    /// Units and members of whole codes, given by their low and high bytes.
+    /// Returns units and members of whole codes, from their low and high bytes.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn whole(&self, low: __m256i, high: __m256i) -> (__m256i, __m256i) {
@@ -246,8 +261,10 @@ impl Split {
         (_mm256_packus_epi16(a_units, b_units), _mm256_packus_epi16(a_members, b_members))
     }
 
-    /// The same for a base-9 digit and the raw bits below it. With S = 3·2ⁿ, the digit and the upper three raw bits
-    /// are 3·unit + the member's upper digit, and the raw bits below are the member's lower bits.
+    /// Returns units and members from a base-9 digit and the raw bits below it.
+    ///
+    /// With S = 3·2ⁿ, the digit and the upper three raw bits are 3·unit + the member's upper digit.
+    /// The raw bits below are the member's lower bits.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn mixed(&self, nine: __m256i, three: __m256i, lower: __m256i) -> (__m256i, __m256i) {
@@ -257,26 +274,27 @@ impl Split {
     }
 }
 
-/// 32 rows, transposed to columns of a byte each.
+/// 32 rows, transposed to columns of one byte each.
 struct Block {
     columns: [MaybeUninit<[u8; ROWS]>; MAX_ROW + 16],
-    /// Columns that are written, from the first one on.
+    /// Number of columns that are written, from the first on.
     filled: usize,
 }
 
 impl Block {
+    /// Creates an empty block.
     #[inline]
     fn new() -> Self {
         Self { columns: [MaybeUninit::uninit(); MAX_ROW + 16], filled: 0 }
     }
 
-    /// Takes up to 32 rows, but for their flags.
+    /// Takes up to 32 rows, except their flags.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fill(&mut self, layout: &ChunkLayout, rows: &[u8]) {
         let (row_bytes, end) = (layout.row_bytes(), layout.flags_at());
         for at in (0..end).step_by(16) {
-            // Where a row ends earlier, its last 16 bytes.
+            // If a row ends earlier, take its last 16 bytes.
             let at = at.min(row_bytes - 16);
             columns_from(rows, row_bytes, at, &mut self.columns[at..]);
         }
@@ -291,7 +309,7 @@ impl Block {
         load(unsafe { self.columns[at].assume_init_ref() })
     }
 
-    /// `width` bits, up to 8, from bit `bit` of the rows on.
+    /// Extracts `width` bits, up to 8, from bit `bit` of the rows on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn field(&self, bit: usize, width: u32) -> __m256i {
@@ -306,13 +324,14 @@ impl Block {
             return _mm256_and_si256(low, mask);
         }
         let high = _mm256_sll_epi16(self.column(at + 1), _mm_cvtsi32_si128(8 - shift as i32));
-        // The low byte's bits where there are any, the high one's above.
+        // The low byte's bits below, the high byte's above.
         let below = _mm256_set1_epi8((0xffu32 >> shift) as i8);
         let both = _mm256_or_si256(_mm256_and_si256(low, below), _mm256_andnot_si256(below, high));
         _mm256_and_si256(both, mask)
     }
 
-    /// A chunk's base-9 digit: two of base 3, the lower one at place `2·chunk % 5` of its byte. What is no digit counts modulo 3.
+    /// Returns a chunk's base-9 digit. Its lower base-3 digit is at place `2·chunk % 5` of its
+    /// byte. Values that are no digits count modulo 3.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn nine(&self, digits_at: usize, chunk: usize) -> __m256i {
@@ -320,13 +339,14 @@ impl Block {
         let (column, zero) = (self.column(at), _mm256_setzero_si256());
         let nine = _mm256_set1_epi16(9);
         if let Some(factor) = NINTHS.get(place) {
-            // The fraction of the byte's 3^(place + 2)th, times nine.
+            // The fraction of the byte divided by 3^(place + 2), times nine.
             let factor = _mm256_set1_epi16(*factor);
             let digits = |words| upper_products(_mm256_mullo_epi16(words, factor), nine);
             let (a, b) = (_mm256_unpacklo_epi8(column, zero), _mm256_unpackhi_epi8(column, zero));
             return _mm256_packus_epi16(digits(a), digits(b));
         }
-        // The last digit, of a byte below 243 or what it is beyond that, and three times the next byte's first one.
+        // The last digit of a byte, which may exceed 242, and three times the first digit of the
+        // next byte.
         let column = _mm256_min_epu8(column, _mm256_add_epi8(column, _mm256_set1_epi8(13)));
         let next = self.column(at + 1);
         let digits = |words, next| {
@@ -338,7 +358,7 @@ impl Block {
         _mm256_packus_epi16(a, b)
     }
 
-    /// Units, members and radii of a chunk, a byte for each row.
+    /// Returns units, members and radii of a chunk, a byte for each row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn chunk(&self, split: &Split, chunk: usize) -> [__m256i; 3] {
@@ -360,7 +380,7 @@ impl Block {
     /// Adds a chunk's products: f32(dot·radius)·(chunk's unit).
     ///
     /// # Safety
-    /// All of `queries` are written.
+    /// All of `queries` must be written.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn add(
@@ -379,13 +399,13 @@ impl Block {
             *place = unsafe { _mm256_i32gather_epi32::<4>(set.ints.as_ptr().cast(), *place) };
         }
         let members = places;
-        // In both words of a dword.
+        // In both words of a lane.
         let radii = interleave([radii, zero, radii, zero]);
-        // A shuffle gives 0 for bytes above 127: for units from 16 on, and below.
+        // A shuffle gives 0 for bytes above 127: once for units from 16 on, once for units below.
         let low = _mm256_adds_epu8(units, _mm256_set1_epi8(0x70));
         let high = _mm256_sub_epi8(units, _mm256_set1_epi8(16));
         for (query, sums) in queries.iter().zip(sums) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller promises it.
             let query = unsafe { query.assume_init_ref() };
             let components = &query.components[chunk % EIGHT];
             let component = |c: usize| {
@@ -395,7 +415,8 @@ impl Block {
             let query_of = interleave([component(0), component(1), component(2), component(3)]);
             let unit = _mm256_set1_ps(query.units[chunk % EIGHT]);
             for i in 0..4 {
-                // Two products of ±127 fit a word; with the radius, both are below 2²⁴: exact.
+                // Two products of ±127 fit into 16 bits. Times the radius, both are below 2²⁴:
+                // exact.
                 let signed = _mm256_sign_epi8(query_of[i], members[i]);
                 let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(members[i]), signed);
                 let steps = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, radii[i]));
@@ -404,7 +425,7 @@ impl Block {
         }
     }
 
-    /// (row scale/limit), eight rows a register.
+    /// Returns (row scale/limit), eight rows a register.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn scales(&self, layout: &ChunkLayout) -> [__m256; 4] {
@@ -424,7 +445,7 @@ impl Block {
 /// 65536/3^(place + 2), rounded up: exact for a byte.
 static NINTHS: [i16; 4] = [7282, 2428, 810, 270];
 
-/// Four bytes of each of 32 rows as a dword: rows 4i … 4i + 3 and 16 + 4i … of register i.
+/// Joins four bytes of each of 32 rows to 32 bits. Register i has rows 4i … 4i + 3 and 16 + 4i ….
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn interleave([a, b, c, d]: [__m256i; 4]) -> Fours {
@@ -438,7 +459,7 @@ fn interleave([a, b, c, d]: [__m256i; 4]) -> Fours {
     ]
 }
 
-/// From the order of [`interleave`] to the rows' own.
+/// Restores the rows' own order from that of [`interleave`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn in_order([a, b, c, d]: &Planes) -> Planes {
@@ -450,7 +471,8 @@ fn in_order([a, b, c, d]: &Planes) -> Planes {
     ]
 }
 
-/// Transposes the 16 bytes from byte `at` on of up to 32 rows, which have them; rows that are not there repeat the last one.
+/// Transposes 16 bytes from byte `at` on of up to 32 rows, which must have them. Missing rows
+/// repeat the last one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUninit<[u8; ROWS]>]) {
@@ -465,7 +487,7 @@ fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUn
     for (i, now) in now.iter_mut().enumerate() {
         *now = _mm256_set_m128i(sixteen(16 + i), sixteen(i));
     }
-    // Each time, a register's number gives its highest bit to the bytes' numbers, and takes theirs.
+    // Each step moves the highest bit of a register's number to the bytes' numbers, and one back.
     for _ in 0..4 {
         let before = now;
         for i in 0..8 {

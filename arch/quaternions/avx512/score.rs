@@ -1,8 +1,15 @@
-//! Scores of 64 rows at a time: lanes are rows, so that every table is one chunk's and fits registers.
+//! Scores of 64 rows at a time. Lanes are rows, so every table belongs to one chunk and fits into
+//! registers.
 //!
-//! Per chunk, `vpermb` looks the components of 64 members up (two or four registers a component, for any set), and
-//! those of the query, turned back by 64 units (one register for all); `vpdpbusd` multiplies. Its first operand is
-//! unsigned, so the query's bytes are 128 too large, and the sum starts at -128·Σ member, which all queries share.
+//! ```text
+//! byte lane        row 0   row 1   …   row 63
+//! unit p     →     component c of the query, turned back by p          vpermb, one register of a query
+//! member s   →     component c of the member                           vpermb, two or four registers
+//! vpdpbusd         Σ over c of the products, + start
+//! ```
+//!
+//! The first operand of `vpdpbusd` is unsigned. So the query's bytes are 128 too large, and the sum
+//! starts at -128·Σ member, which all queries share.
 
 use super::{load_chunks, to_bytes};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, TURNS, unit_reciprocal};
@@ -15,19 +22,20 @@ use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// Rows of a block.
+/// Number of rows in a block.
 const ROWS: usize = 64;
 
-/// Queries of a pass.
+/// Number of queries in a pass.
 const QUERIES: usize = 8;
 
-/// 16 chunks of a query: the twelve inner products that differ by more than sign, and what one unit is worth.
+/// 16 chunks of a query: the twelve inner products that differ by more than sign, and the value of
+/// one unit.
 struct Turned {
     ints: [[u8; 16]; 16],
     units: [f32; 16],
 }
 
-/// Runs of 16 chunks in the widest vector.
+/// Number of runs of 16 chunks in the widest vector.
 const STEPS: usize = MAX_CHUNKS / 16;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -43,7 +51,7 @@ pub(crate) fn score_quaternions(
         return;
     }
     if layout.row_bytes() < 16 {
-        // Five chunks or fewer: no such width exists outside tests.
+        // At most five chunks: only tests have such a width.
         return scalar::score_quaternions(layout, set, bytes, queries, scores);
     }
     let (members, splitter, steps) = (Members::new(set), Splitter::new(layout), layout.chunks.div_ceil(16));
@@ -60,8 +68,8 @@ pub(crate) fn score_quaternions(
             block.fill(layout, rows);
             for (step, turned) in turned[..steps].iter().enumerate() {
                 let chunks = 16 * step..layout.chunks.min(16 * step + 16);
-                // SAFETY: the first `queries.len()` of each of the first `steps` were written above: a query has four
-                // values a chunk, so that its runs of 64 are as many as there are steps.
+                // SAFETY: the first `queries.len()` of each of the first `steps` are written: a
+                // query has four values a chunk, so its runs of 64 are as many as the steps.
                 unsafe { block.add_scores(&splitter, &members, chunks, &turned[..queries.len()], &mut sums) };
             }
             for (sums, scores) in sums.iter().zip(scores.chunks_mut(count)) {
@@ -86,7 +94,7 @@ impl Turned {
         let factor = _mm512_div_ps(limit, max);
         let finite = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(factor, _mm512_set1_ps(f32::INFINITY));
         let unit = _mm512_maskz_div_ps(finite, _mm512_div_ps(max, limit), limit);
-        // The halves with a positive w, x, y, z negative by the bits of their number.
+        // The halves with a positive w. The bits of their number make x, y and z negative.
         let pairs = [_mm512_add_ps(w, x), _mm512_sub_ps(w, x)];
         let others = [
             _mm512_add_ps(y, z),
@@ -109,13 +117,14 @@ impl Turned {
     }
 }
 
-/// For every unit p and component c, at 32·c + p, one of the twelve products, or at 16 + … its negative, of which
-/// the 24 units' inner products with a query consist.
+/// For unit p and component c, entry 32·c + p is the number of the inner product that it takes. The
+/// number is one of the twelve, or 16 more for the negative.
 static TABLE: [[u8; 64]; 2] = table!(2; half => places!(i => match i % 32 {
     p @ 0..24 => turn(TURNS[2 * half + i / 32][p] as usize),
     _ => 0,
 }));
 
+/// Returns the number of the inner product for a unit.
 const fn turn(unit: usize) -> usize {
     match unit {
         0..8 => unit / 2 + unit % 2 * 16,
@@ -149,7 +158,7 @@ impl Members {
         Self { planes, count: set.ints.len() }
     }
 
-    /// One component of 64 members.
+    /// Looks up one component of 64 members.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn look_up(&self, component: usize, members: __m512i, upper: __mmask64) -> __m512i {
@@ -171,17 +180,18 @@ fn as_bytes(ints: &[[i8; 4]]) -> &[u8] {
     unsafe { core::slice::from_raw_parts(flat.as_ptr().cast(), flat.len()) }
 }
 
+/// Every fourth byte of two registers, from the first to the fourth on.
 static EVERY_FOURTH: [[u8; 64]; 4] = table!(4; first => places!(i => (4 * i + first) % 128));
 
-/// 64 rows, transposed to columns of a byte each. A chunk's field starts at the same bit of every row, so that one shift
-/// cuts it out of all of them.
+/// 64 rows, transposed to columns of one byte each. A chunk's field starts at the same bit in every
+/// row, so one shift extracts it from all of them.
 struct Block {
     columns: [MaybeUninit<[u8; 64]>; MAX_ROW + 16],
-    /// Columns that are written, from the first one on.
+    /// Number of columns that are written, from the first on.
     filled: usize,
 }
 
-/// How codes of a layout become units and members.
+/// How codes of a layout split into units and members.
 struct Splitter {
     layout: ChunkLayout,
     raw_bits: u32,
@@ -207,7 +217,7 @@ impl Splitter {
         }
     }
 
-    /// Units and members of whole codes, given by their low and high bytes.
+    /// Returns units and members of whole codes, from their low and high bytes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn split(&self, low: __m512i, high: __m512i) -> (__m512i, __m512i) {
@@ -222,8 +232,10 @@ impl Splitter {
         (_mm512_packus_epi16(a_units, b_units), _mm512_packus_epi16(a_members, b_members))
     }
 
-    /// The same for a base-9 digit and the raw bits below it. With S = 3·2ⁿ, the digit and the upper three raw bits
-    /// are 3·unit + the member's upper digit, and the raw bits below are the member's lower bits.
+    /// Returns units and members from a base-9 digit and the raw bits below it.
+    ///
+    /// With S = 3·2ⁿ, the digit and the upper three raw bits are 3·unit + the member's upper digit.
+    /// The raw bits below are the member's lower bits.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn split_mixed(&self, nine: __m512i, three: __m512i, lower: __m512i) -> (__m512i, __m512i) {
@@ -235,12 +247,15 @@ impl Splitter {
     }
 }
 
+/// A third of a number below 128, then its remainder.
 static THIRDS: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) / 3));
 static MODULO_3: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) % 3));
 
-/// For a byte of five base-3 digits: 0 to 3: the two from that one on; 4: the last one; 5: three times the first one.
+/// For a byte of five base-3 digits. 0 to 3: two digits from that place on. 4: the last digit. 5:
+/// three times the first digit.
 static DIGITS: [[[u8; 64]; 4]; 6] = table!(6; i => table!(4; part => places!(k => digits(64 * part + k)[i])));
 
+/// Computes the entries of [`DIGITS`] for a byte.
 const fn digits(v: usize) -> [usize; 6] {
     [v % 9, v / 3 % 9, v / 9 % 9, v / 27 % 9, v / 81 % 3, v % 3 * 3]
 }
@@ -254,18 +269,19 @@ fn look_up_256(table: &[[u8; 64]; 4], at: __m512i) -> __m512i {
 }
 
 impl Block {
+    /// Creates an empty block.
     #[inline]
     fn new() -> Self {
         Self { columns: [MaybeUninit::uninit(); MAX_ROW + 16], filled: 0 }
     }
 
-    /// Takes up to 64 rows, but for their flags.
+    /// Takes up to 64 rows, except their flags.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn fill(&mut self, layout: &ChunkLayout, rows: &[u8]) {
         let (row_bytes, end) = (layout.row_bytes(), layout.flags_at());
         for at in (0..end).step_by(16) {
-            // Where a row ends earlier, its last 16 bytes.
+            // If a row ends earlier, take its last 16 bytes.
             let at = at.min(row_bytes - 16);
             columns_from(rows, row_bytes, at, &mut self.columns[at..]);
         }
@@ -280,7 +296,7 @@ impl Block {
         load(unsafe { self.columns[at].assume_init_ref() })
     }
 
-    /// `width` bits, up to 8, from bit `bit` of the rows on.
+    /// Extracts `width` bits, up to 8, from bit `bit` of the rows on.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn field(&self, bit: usize, width: u32) -> __m512i {
@@ -291,12 +307,12 @@ impl Block {
             return _mm512_and_si512(low, mask);
         }
         let high = _mm512_sll_epi16(self.column(at + 1), _mm_cvtsi32_si128(8 - shift as i32));
-        // The low byte's bits where there are any, the high one's above.
+        // The low byte's bits below, the high byte's above.
         let both = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi8((0xffu32 >> shift) as i8), low, high);
         _mm512_and_si512(both, mask)
     }
 
-    /// Units, members and radii of a chunk, a byte for each row.
+    /// Returns units, members and radii of a chunk, a byte for each row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn chunk(&self, splitter: &Splitter, chunk: usize) -> [__m512i; 3] {
@@ -319,8 +335,9 @@ impl Block {
         [units, members, radii]
     }
 
+    /// Adds a chunk's products for all queries.
     /// # Safety
-    /// All of `queries` are written.
+    /// All of `queries` must be written.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     unsafe fn add_scores(
@@ -344,9 +361,9 @@ impl Block {
             let at =
                 each!(p in interleave([p, p, p, p]) => _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
             for (query, sums) in queries.iter().zip(sums.iter_mut()) {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller promises it.
                 let query = unsafe { query.assume_init_ref() };
-                // SAFETY: the array holds the 16 bytes that are read.
+                // SAFETY: the array has the 16 bytes that are read.
                 let ints = unsafe { _mm_loadu_si128(query.ints[chunk].as_ptr().cast()) };
                 let both = _mm256_set_m128i(_mm_sub_epi8(_mm_setzero_si128(), ints), ints);
                 let source = _mm512_castsi256_si512(_mm256_xor_si256(both, _mm256_set1_epi8(-128)));
@@ -356,7 +373,7 @@ impl Block {
                 for quarter in 0..4 {
                     let turned = _mm512_permutex2var_epi8(low, at[quarter], high);
                     let dot = _mm512_dpbusd_epi32(offset[quarter], turned, products[quarter]);
-                    // |dot·radius| < 2²⁴: exact.
+                    // dot·radius| < 2²⁴: exact.
                     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radii[quarter]);
                     sums[quarter] = _mm512_add_ps(sums[quarter], _mm512_mul_ps(scaled, unit));
                 }
@@ -365,7 +382,7 @@ impl Block {
     }
 }
 
-/// Times the rows' scales, to up to 64 scores.
+/// Multiplies sums by the rows' scales, and stores up to 64 scores.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f32]) {
@@ -379,7 +396,8 @@ fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f3
         floats_in_order(sums).into_iter().zip(scores[..count].chunks_mut(16)).enumerate()
     {
         let mask = if scores.len() < 16 { (1 << scores.len()) - 1 } else { !0 };
-        // SAFETY: `units` has 64 values, of which 16 are read; the mask has as many bits as `scores` has values.
+        // SAFETY: `units` has 64 values, and the loop reads 16 at a time. The mask has as many bits
+        // as `scores` has values.
         unsafe {
             let units = _mm256_loadu_si256(units.as_ptr().add(16 * part).cast());
             let units = _mm512_div_ps(_mm512_cvtph_ps(units), limit);
@@ -388,8 +406,8 @@ fn finish(sums: [__m512; 4], rows: &[u8], layout: &ChunkLayout, scores: &mut [f3
     }
 }
 
-/// Transposes the 16 bytes from byte `at` on of up to 64 rows, which have them; rows that are not there repeat the last
-/// one.
+/// Transposes 16 bytes from byte `at` on of up to 64 rows, which must have them. Missing rows
+/// repeat the last one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn columns_from(rows: &[u8], row_bytes: usize, at: usize, columns: &mut [MaybeUninit<[u8; 64]>]) {
@@ -421,7 +439,8 @@ fn transpose_16(rows: &[[u8; 16]; 16]) -> [[u8; 16]; 16] {
     for (four, rows) in fours.iter_mut().zip(rows.as_flattened().as_chunks().0) {
         *four = load::<[u8; 64]>(rows);
     }
-    // Rows 4l to 4l + 3 are side by side in lane l: a column's four dwords are in four lanes.
+    // Rows 4l to 4l + 3 are next to each other in lane l, so a column's four parts lie in four
+    // lanes.
     let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     let mut columns = [[0; 16]; 16];
     for (columns, mixed) in columns.as_chunks_mut::<4>().0.iter_mut().zip(interleave(in_order(fours))) {

@@ -1,5 +1,8 @@
-//! The best products, twice 16 chunks at a time: two chains of latencies side by side, and masks for what a list lacks. On a
-//! Sapphire Rapids, codes of 128 coordinates come in 150 ns, from the text for registers of 512 bits in 250.
+//! The best products, twice 16 chunks at a time. Two chains of instructions hide each other's
+//! latency, and masks skip what a list lacks.
+//!
+//! On a Sapphire Rapids, codes of 128 coordinates take 150 ns. The implementation for any registers
+//! of 512 bits takes 250 ns.
 
 use super::{load_chunks, members_at, to_bytes};
 use crate::quaternions::layout::{QuaternionIndex, QuaternionSet, RadiusSteps};
@@ -35,7 +38,7 @@ pub(crate) fn encode_quaternions(
                 break;
             }
             search.settle_ties(set, &mut best, &x[64 * i..]);
-            // SAFETY: the masks have as many bits as there are values left in the slices.
+            // SAFETY: the masks have as many bits as values are left in the slices.
             unsafe {
                 let codes = codes.as_mut_ptr().wrapping_add(16 * i).cast();
                 _mm512_mask_cvtepi32_storeu_epi16(codes, first(count) as u16, best.codes);
@@ -46,7 +49,7 @@ pub(crate) fn encode_quaternions(
     }
 }
 
-/// 16 chunks that look for their best products.
+/// The search for the best products of 16 chunks.
 #[derive(Clone, Copy)]
 struct Search {
     u: Planes,
@@ -55,15 +58,15 @@ struct Search {
     active: u16,
 }
 
-/// What they found.
+/// The result of a search.
 #[derive(Clone, Copy)]
 struct Best {
     codes: __m512i,
-    /// Chunks that met the same product twice, where the lowest code must still be found.
+    /// Chunks with the same inner product twice. The lowest code must still be found.
     ties: u16,
 }
 
-/// The running best of a search.
+/// The best so far.
 #[derive(Clone, Copy)]
 struct Running {
     value: __m512,
@@ -101,7 +104,7 @@ impl Search {
         Self { u, radii, active: _mm512_test_epi32_mask(radii, radii) }
     }
 
-    /// Tries every member for 32 chunks.
+    /// Tries every member, for 32 chunks.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn best_of_all(both: &[Self; 2], set: &QuaternionSet) -> [Best; 2] {
@@ -118,7 +121,8 @@ impl Search {
         [both[0].best(set, &running[0]), both[1].best(set, &running[1])]
     }
 
-    /// Tries the candidates of each chunk's cell, for 32 chunks: two chains of latencies side by side.
+    /// Tries the candidates of each chunk's cell, for 32 chunks. Two chains hide each other's
+    /// latency.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn best_of_candidates(both: &[Self; 2], set: &QuaternionSet, index: &QuaternionIndex) -> [Best; 2] {
@@ -141,7 +145,7 @@ impl Search {
         [both[0].best(set, &running[0]), both[1].best(set, &running[1])]
     }
 
-    /// The codes of the members found.
+    /// Returns the codes of the best members.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn best(&self, set: &QuaternionSet, running: &Running) -> Best {
@@ -151,7 +155,7 @@ impl Search {
         Best { codes: _mm512_maskz_mov_epi32(self.active, codes), ties: running.ties & self.active }
     }
 
-    /// Asks the specification about chunks that met the same product twice.
+    /// Calls the specification for chunks with the same inner product twice.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn settle_ties(&self, set: &QuaternionSet, best: &mut Best, x: &[f32]) {
@@ -180,7 +184,8 @@ impl Candidates {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(search: &Search, index: &QuaternionIndex) -> Self {
         let (at, cells, zero) = (cells_of::<Zmm>(&search.u), index.tables().0, _mm512_setzero_si512());
-        // SAFETY: `cells_of` masks its lanes to the number of cells, and the table has an entry for each of them.
+        // SAFETY: `cells_of` masks its lanes to the number of cells, and the table has an entry for
+        // each.
         let cells =
             unsafe { _mm512_mask_i32gather_epi32::<4>(zero, search.active, at, cells.as_ptr().cast()) };
         Self {
@@ -189,13 +194,14 @@ impl Candidates {
         }
     }
 
-    /// The `k`-th candidate of each chunk; `k` is below 256.
+    /// Returns the `k`-th candidate of each chunk. `k` must be below 256.
     #[inline]
     fn at(&self, lists: &[u8], k: &[u32; 16]) -> [u8; 16] {
         let mut members = [0; 16];
         for ((member, offset), k) in members.iter_mut().zip(self.offsets).zip(k) {
             debug_assert!((offset + k) as usize <= lists.len());
-            // SAFETY: every offset is inside the lists with `INDEX_PADDING` bytes, 256, behind it, and `k` is below.
+            // SAFETY: every offset is inside the lists, `INDEX_PADDING` = 256 bytes follow the
+            // lists, and `k` is below 256.
             *member = unsafe { *lists.get_unchecked((offset + k) as usize) };
         }
         members
@@ -209,7 +215,7 @@ impl Candidates {
         running.offer(product(u, &q), lanes, _mm512_cmpgt_epi32_mask(self.lengths, lanes));
     }
 
-    /// From numbers of candidates to members.
+    /// Returns the members for numbers of candidates.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn members(&self, lists: &[u8], k: __m512i) -> __m512i {
@@ -217,10 +223,10 @@ impl Candidates {
     }
 }
 
-/// The largest inner products of u·q* with a unit.
+/// Returns the largest inner products of u·q* with a unit.
 #[inline(always)]
 fn product(u: &Planes, q: &Planes) -> __m512 {
     let product = nearest::<Zmm>(&times_conjugates::<Zmm>(u, q));
-    // SAFETY: whoever names `Zmm` has asked the CPU for AVX-512.
+    // SAFETY: `Zmm` is only used where AVX-512 was detected.
     unsafe { _mm512_castsi512_ps(product) }
 }

@@ -1,4 +1,4 @@
-//! From planes to units, members and radii, 16 chunks at a time, and to vectors.
+//! Planes to units, members and radii, 16 chunks at a time, and to vectors.
 
 use super::{Planes, load_chunks};
 use crate::floats::row_scale;
@@ -17,8 +17,10 @@ pub(crate) struct Codes {
     pub(crate) radii: __m512i,
 }
 
-/// Takes 16 chunks at a time from rows of one shape. 16 codes of b bits are 2b bytes, so that each step starts on a
-/// byte; a code is inside the three or four bytes from its first one on.
+/// Unpacks 16 chunks at a time from rows of one shape.
+///
+/// Each step starts on a byte, because 16 codes of b bits are 2b bytes. A code lies inside three or
+/// four bytes from its first one on.
 pub(crate) struct Unpack {
     layout: ChunkLayout,
     raw_bits: u32,
@@ -41,7 +43,7 @@ impl Unpack {
     pub(crate) fn new(layout: &ChunkLayout) -> Self {
         let lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let bit_of = |bits: u32| _mm512_mullo_epi32(lane, _mm512_set1_epi32(bits as i32));
-        // Byte indices b, b+1, b+2, b+3 in each lane.
+        // Byte indices b, b + 1, b + 2, b + 3 in each lane.
         let bytes_of = |bit: __m512i| {
             let byte = _mm512_srli_epi32::<3>(bit);
             let four = _mm512_mullo_epi32(byte, _mm512_set1_epi32(0x0101_0101));
@@ -67,7 +69,8 @@ impl Unpack {
         }
     }
 
-    /// Chunks 16·`step` … of the row that begins at byte `row`; behind its end, some code.
+    /// Unpacks chunks 16·`step` … of the row that begins at byte `row`. Behind the row's end, codes
+    /// have no meaning.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn codes(&self, bytes: &[u8], row: usize, step: usize) -> Codes {
@@ -86,13 +89,14 @@ impl Unpack {
         }
         let at = layout.radii_at() + 2 * step * usize::from(layout.radius_bits);
         let radii = field(at, self.radius_bytes, self.radius_shift, self.radius_mask);
-        // Of a dword's two words the upper one stays 0.
+        // Of the two words of a lane, the upper one stays 0.
         let units = _mm512_srl_epi16(mulhi(_mm512_slli_epi16::<2>(codes), self.reciprocal), self.shift);
         let members = _mm512_sub_epi16(codes, _mm512_mullo_epi16(units, self.count));
         Codes { units, members, radii }
     }
 
-    /// Base-9 digits: of each dword's two words the lower base-3 digit and the upper one.
+    /// Returns base-9 digits. The two words of a lane contribute the lower and the upper base-3
+    /// digit.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn nines(&self, bytes: &[u8], plane: usize, step: usize) -> __m512i {
@@ -100,14 +104,14 @@ impl Unpack {
         let source = load_32(bytes, plane + table.first);
         let words = _mm512_maskz_permutexvar_epi8(0x5555_5555_5555_5555, load(&table.bytes), source);
         let above = mulhi(_mm512_add_epi16(words, words), load(&table.factors));
-        // ⌈2¹⁶/3⌉: exact for a byte.
+        // ⌈2¹⁶/3⌉ is exact for a byte.
         let thirds = mulhi(above, _mm512_set1_epi16(21846));
         let digits = _mm512_sub_epi16(above, _mm512_add_epi16(thirds, _mm512_add_epi16(thirds, thirds)));
         _mm512_madd_epi16(digits, _mm512_set1_epi32(3 << 16 | 1))
     }
 }
 
-/// As many bytes as 16 codes have at most, and more; behind the last byte zeros.
+/// Loads 32 bytes, at least as many as 16 codes have. Behind the last byte it returns zeros.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_32(bytes: &[u8], at: usize) -> __m512i {
@@ -118,11 +122,13 @@ fn load_32(bytes: &[u8], at: usize) -> __m512i {
     }
 }
 
-/// Where the base-3 digits of 16 chunks are, two to a dword, and what brings them to the lowest place of twice their byte:
-/// ⌈2¹⁵/3ⁿ⌉, exact for a byte.
+/// Where the base-3 digits of 16 chunks lie, two to a lane, and how to bring them to the lowest
+/// place.
+///
+/// The upper half of 2·byte · ⌈2¹⁵/3ⁿ⌉ is ⌊byte/3ⁿ⌋, exact for every byte.
 #[derive(Clone, Copy)]
 struct DigitStep {
-    /// The plane's byte that the others count from.
+    /// The byte of the plane from which `bytes` count.
     first: usize,
     bytes: [u8; 64],
     factors: [u16; 32],
@@ -134,7 +140,7 @@ static DIGITS: [DigitStep; MAX_CHUNKS.div_ceil(16)] = table!(MAX_CHUNKS.div_ceil
     factors: table!(32; i => [32768, 10923, 3641, 1214, 405][(32 * step + i) % 5]),
 });
 
-/// Components of the units, ready to be looked up.
+/// Components of the units, as tables in registers.
 struct Units([[__m512; 2]; 4]);
 
 impl Units {
@@ -146,6 +152,7 @@ impl Units {
         Self([both(0), both(1), both(2), both(3)])
     }
 
+    /// Looks up the components of 16 units.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn of(&self, units: __m512i) -> Planes {
@@ -159,11 +166,11 @@ static UNIT_BITS: [[[u32; 16]; 2]; 4] = table!(4; c => table!(2; half => table!(
     if unit < UNITS.len() { UNITS[unit][c].to_bits() } else { 0 }
 })));
 
-/// What is to be looked up of 16 chunks.
+/// The table positions of 16 chunks.
 #[derive(Clone, Copy)]
 struct Places {
     units: __m512i,
-    /// Places of members in the set, in bytes.
+    /// Positions of members in the set, in bytes.
     members: [u32; 16],
     radii: __m512,
 }
@@ -183,13 +190,13 @@ impl<'a> Decoder<'a> {
         Self { unpack: Unpack::new(layout), units: Units::new(), set, limit: layout.radius_limit().into() }
     }
 
-    /// The value of one step of a row's radii.
+    /// Returns the value of one radius step of a row.
     #[inline]
     fn unit(&self, row: &[u8]) -> f32 {
         row_scale(row) / self.limit
     }
 
-    /// Chunks 16·`step` … of a row.
+    /// Finds the positions for chunks 16·`step` … of a row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn places(&self, bytes: &[u8], row: usize, unit: f32, step: usize) -> Places {
@@ -201,8 +208,9 @@ impl<'a> Decoder<'a> {
         }
     }
 
+    /// Decodes 16 chunks to components.
     /// # Safety
-    /// The places are [`places`](Self::places)'s.
+    /// The positions must come from [`places`](Self::places).
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     unsafe fn planes(&self, places: &Places) -> Planes {
@@ -220,7 +228,7 @@ impl<'a> Decoder<'a> {
     fn decode(&self, row: &[u8], out: &mut [f32]) {
         let unit = self.unit(row);
         for (step, out) in out.chunks_mut(64).enumerate() {
-            // SAFETY: these places are its own.
+            // SAFETY: these positions come from `places`.
             store_chunks(out, unsafe { self.planes(&self.places(row, 0, unit, step)) });
         }
     }
@@ -232,12 +240,13 @@ impl<'a> Decoder<'a> {
 fn store_chunks(out: &mut [f32], planes: Planes) {
     for (part, row) in interleave(planes).into_iter().enumerate() {
         let mask = first(out.len().saturating_sub(16 * part)) as u16;
-        // SAFETY: a masked store touches no value whose mask bit is clear, and those that are set are inside `out`.
+        // SAFETY: a masked store does not touch values whose mask bit is clear. The others are
+        // inside `out`.
         unsafe { _mm512_mask_storeu_ps(out.as_mut_ptr().wrapping_add(16 * part), mask, row) };
     }
 }
 
-/// unit·q.
+/// Returns unit·q.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn product(unit: &Planes, q: &Planes) -> Planes {
@@ -253,14 +262,14 @@ fn product(unit: &Planes, q: &Planes) -> Planes {
     ]
 }
 
-/// From components to 16 quaternions, one after the other.
+/// Joins components to 16 consecutive quaternions.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
     let pd = |a| _mm512_castps_pd(a);
     let (wx_low, wx_high) = (pd(_mm512_unpacklo_ps(w, x)), pd(_mm512_unpackhi_ps(w, x)));
     let (yz_low, yz_high) = (pd(_mm512_unpacklo_ps(y, z)), pd(_mm512_unpackhi_ps(y, z)));
-    // Register i holds chunks i, 4 + i, 8 + i, 12 + i.
+    // Register i has chunks i, 4 + i, 8 + i and 12 + i.
     let ps = |a| _mm512_castpd_ps(a);
     floats_in_order([
         ps(_mm512_unpacklo_pd(wx_low, yz_low)),
@@ -270,7 +279,7 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
     ])
 }
 
-/// Rows whose values are kept for all queries.
+/// Number of rows whose values are kept for all queries.
 const ROWS: usize = 32;
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -278,8 +287,10 @@ pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row:
     Decoder::new(layout, set).decode(row, out);
 }
 
-/// See `scalar::accumulate_quaternions`. Of 16 chunks at a time the values of some rows, then each query's sums, which stay
-/// in registers as components while the rows go by.
+/// Implements `scalar::accumulate_quaternions`.
+///
+/// For 16 chunks at a time it decodes some rows. Then it adds them for each query, whose sums stay
+/// in registers as components.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_quaternions(
     layout: &ChunkLayout,
@@ -292,7 +303,7 @@ pub(crate) fn accumulate_quaternions(
     let count = bytes.len() / row_bytes;
     let decoder = Decoder::new(layout, set);
     let zero = _mm512_setzero_ps();
-    // Apart from the values: what goes through memory to general registers is there in time.
+    // A pass of its own, so that the stores have completed when general registers load from them.
     let mut places = [Places { units: _mm512_setzero_si512(), members: [0; 16], radii: zero }; ROWS];
     let (mut values, mut scales) = ([[zero; 4]; ROWS], [0.0; ROWS]);
     for (block, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
@@ -310,7 +321,7 @@ pub(crate) fn accumulate_quaternions(
             }
             let values = &mut values[..rows.len() / row_bytes];
             for (values, places) in values.iter_mut().zip(&places) {
-                // SAFETY: these places are its own.
+                // SAFETY: these positions come from `places`.
                 *values = unsafe { decoder.planes(places) };
             }
             for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(width)) {

@@ -1,4 +1,4 @@
-//! Norms of chunks and the best products, a chunk a lane.
+//! Norms of chunks and the best products, one chunk a lane.
 
 use crate::quaternions::layout::{INDEX_CELLS, INDEX_GRID, INDEX_PADDING, QuaternionSet, RadiusSteps};
 use crate::quaternions::scalar::{best_product, radius_code};
@@ -7,14 +7,14 @@ use crate::registers::Elementwise;
 /// Lanes of the widest register.
 const LANES: usize = 16;
 
-/// Chunks, their components a lane each; zeros where there are none.
+/// Loads chunks, one component a register. Missing chunks are zeros.
 #[inline(always)]
 fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
     let padded;
     let chunks = if chunks.len() < T::LANES {
-        let mut room = [[0.0; 4]; LANES];
-        room[..chunks.len()].copy_from_slice(chunks);
-        padded = room;
+        let mut copy = [[0.0; 4]; LANES];
+        copy[..chunks.len()].copy_from_slice(chunks);
+        padded = copy;
         &padded[..T::LANES]
     } else {
         &chunks[..T::LANES]
@@ -65,14 +65,14 @@ static ALL: [u8; 255] = {
     members
 };
 
-/// The best codes of a register of chunks; 0 where the radius is 0.
+/// Finds the best codes of a register of chunks. 0 where the radius is 0.
 #[inline(always)]
 fn best_products<T: Elementwise>(set: &QuaternionSet, chunks: &[[f32; 4]], radii: &[u8], codes: &mut [u16]) {
     let u = load_chunks::<T>(chunks);
     let mut padded = [0; LANES];
     padded[..radii.len()].copy_from_slice(radii);
     let radii = padded;
-    // Where the lists of candidates start, and how many each lane has.
+    // Where the lists of candidates start, and how many candidates each lane has.
     let (mut starts, mut lengths) = ([0; LANES], [0; LANES]);
     let mut lists = &ALL[..];
     match &set.index {
@@ -99,14 +99,15 @@ fn best_products<T: Elementwise>(set: &QuaternionSet, chunks: &[[f32; 4]], radii
     let candidate = |lane: usize, k: usize| {
         let at = starts[lane] as usize + k;
         debug_assert!(at < lists.len());
-        // SAFETY: `QuaternionIndex::new` has seen `INDEX_PADDING` bytes behind every list, and `k` is below the length
-        // of one, which is below that; without an index `k` is below the number of members, at most 255.
+        // SAFETY: `QuaternionIndex::new` checked that `INDEX_PADDING` bytes follow every list, and
+        // `k` is below the length of one, which is below that. Without an index, `k` is below the
+        // number of members, at most 255.
         unsafe { *lists.get_unchecked(at) }
     };
     let member = |s: u8| {
         debug_assert!(usize::from(s) < set.members.len());
-        // SAFETY: `QuaternionIndex::new` has compared all of its bytes with the number of members, which is the set's;
-        // without an index candidates go up to it.
+        // SAFETY: `QuaternionIndex::new` compared all bytes with the number of members, which is
+        // the set's. Without an index, candidates are below it.
         unsafe { set.members.get_unchecked(usize::from(s)) }
     };
     let mut quads = [&set.members[0]; LANES];
@@ -121,7 +122,7 @@ fn best_products<T: Elementwise>(set: &QuaternionSet, chunks: &[[f32; 4]], radii
         // A list that has ended offers less than any member.
         let product = nearest::<T>(&times_conjugates::<T>(&u, &q));
         let product = T::greater(counts, T::splat(k as f32), product, T::splat(-2.0));
-        // What equals the best so far is forgotten when a better one comes.
+        // A better product discards earlier ties.
         ties = T::greater(product, best, none, T::equal(product, best, one, ties));
         chosen = T::greater(product, best, T::splat_int(k as i32), chosen);
         best = T::greater(product, best, product, best);
@@ -153,7 +154,7 @@ fn best_products<T: Elementwise>(set: &QuaternionSet, chunks: &[[f32; 4]], radii
     }
 }
 
-/// Components' magnitudes, the largest of them, and half their sum.
+/// Returns the components' magnitudes, the largest of them, and half their sum.
 #[inline(always)]
 fn magnitudes<T: Elementwise>(y: &[T::V; 4]) -> ([T::V; 4], T::V, T::V) {
     let [w, x, y, z] = [T::magnitude(y[0]), T::magnitude(y[1]), T::magnitude(y[2]), T::magnitude(y[3])];
@@ -162,14 +163,14 @@ fn magnitudes<T: Elementwise>(y: &[T::V; 4]) -> ([T::V; 4], T::V, T::V) {
     ([w, x, y, z], axis, T::multiply(sum, T::splat(0.5)))
 }
 
-/// The largest inner products with a unit: max(‖y‖∞, ‖y‖₁/2).
+/// Returns the largest inner products with a unit: max(‖y‖∞, ‖y‖₁/2).
 #[inline(always)]
 pub(crate) fn nearest<T: Elementwise>(y: &[T::V; 4]) -> T::V {
     let (_, axis, half) = magnitudes::<T>(y);
     T::max(axis, half)
 }
 
-/// Which units are nearest: see `scalar::nearest_unit`.
+/// Returns which units are nearest, see `scalar::nearest_unit`.
 #[inline(always)]
 pub(crate) fn nearest_units<T: Elementwise>(y: &[T::V; 4]) -> T::V {
     let (magnitudes, axis, half) = magnitudes::<T>(y);
@@ -184,12 +185,13 @@ pub(crate) fn nearest_units<T: Elementwise>(y: &[T::V; 4]) -> T::V {
     T::greater(half, axis, half_unit, axis_unit)
 }
 
-/// Cells of the index, in the low twelve bits: see `scalar::cell_of`. Any rounding is inside the index's margin.
+/// Returns cells of the index, in the low twelve bits, see `scalar::cell_of`. The index's margin
+/// covers any rounding.
 #[inline(always)]
 pub(crate) fn cells_of<T: Elementwise>(u: &[T::V; 4]) -> T::V {
     let (one, zero, grid) = (T::splat(1.0), T::splat(0.0), INDEX_GRID as f32);
     let (magnitudes, axis, half) = magnitudes::<T>(u);
-    // The nearest unit: one of its components is 1, the first that is largest, or all are ½; signs are u's.
+    // The nearest unit: the first largest component is 1, or all components are ½. Signs are u's.
     let (mut unit, mut free) = ([one; 4], one);
     for c in 0..4 {
         let size = T::equal(magnitudes[c], axis, free, zero);
@@ -208,10 +210,10 @@ pub(crate) fn cells_of<T: Elementwise>(u: &[T::V; 4]) -> T::V {
     T::and(T::add(cell, T::splat(INTEGER)), T::splat_int(INDEX_CELLS as i32 - 1))
 }
 
-/// Added to a float in its range, this leaves the nearest integer in the lowest bits.
+/// Added to a float in its range, it leaves the nearest integer in the lowest bits.
 const INTEGER: f32 = (1u32 << 23) as f32;
 
-/// The step of the grid on one of its axes.
+/// Returns the step of the grid on one of its axes.
 #[inline(always)]
 fn step<T: Elementwise>(x: T::V, scale: T::V) -> T::V {
     let grid = INDEX_GRID as f32;
@@ -220,19 +222,19 @@ fn step<T: Elementwise>(x: T::V, scale: T::V) -> T::V {
     T::sub(T::add(at, T::splat(INTEGER)), T::splat(INTEGER))
 }
 
-/// a·b + c·d.
+/// Returns a·b + c·d.
 #[inline(always)]
 fn sum<T: Elementwise>(a: T::V, b: T::V, c: T::V, d: T::V) -> T::V {
     T::add(T::multiply(a, b), T::multiply(c, d))
 }
 
-/// a·b - c·d.
+/// Returns a·b - c·d.
 #[inline(always)]
 fn difference<T: Elementwise>(a: T::V, b: T::V, c: T::V, d: T::V) -> T::V {
     T::sub(T::multiply(a, b), T::multiply(c, d))
 }
 
-/// u·q*.
+/// Returns u·q*.
 #[inline(always)]
 pub(crate) fn times_conjugates<T: Elementwise>(
     &[w, x, y, z]: &[T::V; 4],

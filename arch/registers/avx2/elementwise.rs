@@ -1,14 +1,16 @@
-//! Eight lanes.
+//! Elementwise operations on eight lanes.
 
 use super::{Avx2, Ymm};
 use crate::registers::{Elementwise, Registers, Table};
 use core::arch::x86_64::*;
 
+/// Reinterprets a register as floats.
 #[inline(always)]
 fn floats(x: __m256i) -> __m256 {
     avx2!(_mm256_castsi256_ps(x))
 }
 
+/// Reinterprets a register as integers.
 #[inline(always)]
 fn bits(x: __m256) -> __m256i {
     avx2!(_mm256_castps_si256(x))
@@ -75,7 +77,7 @@ impl Elementwise for Ymm {
     #[inline(always)]
     fn quads(of: &[&[f32; 4]; 16]) -> [__m256i; 4] {
         avx2!({
-            // Each lane of 128 bits has every fourth quadruple.
+            // Each lane of 128 bits gets every fourth quadruple.
             let a = _mm256_loadu2_m128(of[4].as_ptr(), of[0].as_ptr());
             let b = _mm256_loadu2_m128(of[5].as_ptr(), of[1].as_ptr());
             let c = _mm256_loadu2_m128(of[6].as_ptr(), of[2].as_ptr());

@@ -1,17 +1,24 @@
-//! Eight fields of a bit stream, a dword each.
+//! Extracts eight fields of a bit stream, one into each dword of a register.
+//!
+//! ```text
+//! stream     │ field 0 │ field 1 │ field 2 │ …        fields of `bits` bits, eight in `bits` bytes
+//! shuffle    the four bytes in which each field begins, to its dword
+//! shift      each dword right by the field's first bit in them, then a mask
+//! ```
 
 use super::load;
 use core::arch::x86_64::*;
 
-/// Gets fields of one width out of rows. Eight of them are as many bytes as one has bits, at most 16.
+/// Extracts fields of one width, at most 16 bits, out of rows.
 pub(crate) struct Fields {
-    /// The four bytes that each field begins in, and its first bit in them.
+    /// For each dword, the four bytes in which its field begins, and the field's first bit in them.
     bytes: __m256i,
     shifts: __m256i,
     mask: __m256i,
 }
 
 impl Fields {
+    /// Prepares the constants for fields of `bits` bits.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn new(bits: usize) -> Self {
@@ -19,14 +26,14 @@ impl Fields {
         Self { bytes: load(bytes), shifts: load(shifts), mask: _mm256_set1_epi32((1 << bits) - 1) }
     }
 
-    /// Fields from byte `at` on; behind the last byte zeros.
+    /// Returns eight fields from byte `at` on. Behind the last byte they are zeros.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn get(&self, bytes: &[u8], at: usize) -> __m256i {
         self.of(load_from(bytes, at))
     }
 
-    /// Fields from the first of sixteen bytes on.
+    /// Returns eight fields from the first of sixteen bytes on.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(crate) fn of(&self, sixteen: __m128i) -> __m256i {
@@ -35,23 +42,24 @@ impl Fields {
     }
 }
 
-/// [`load_from`], without asking where bytes are known to be `READY`.
+/// Loads sixteen bytes as [`load_from`] does, without a check if `READY`.
 ///
 /// # Safety
-/// If so, sixteen bytes can be read from `at` on.
+/// With `READY`, sixteen bytes can be read from `at` on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn load_some<const READY: bool>(bytes: &[u8], at: usize) -> __m128i {
     if READY {
         debug_assert!(at + 16 <= bytes.len());
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises it.
         unsafe { _mm_loadu_si128(bytes.as_ptr().add(at).cast()) }
     } else {
         load_from(bytes, at)
     }
 }
 
-/// For fields of T bits, and lane by lane: the places of four bytes, and the field's first bit in them.
+/// For fields of each number of bits, and for each dword: the positions of four bytes, and the
+/// field's first bit in them.
 static PLACES: [[[u8; 32]; 2]; 17] = {
     let mut places = [[[0; 32]; 2]; 17];
     let mut i = 0;
@@ -66,6 +74,7 @@ static PLACES: [[[u8; 32]; 2]; 17] = {
     places
 };
 
+/// Loads sixteen bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_16(bytes: &[u8; 16]) -> __m128i {
@@ -73,7 +82,7 @@ pub(crate) fn load_16(bytes: &[u8; 16]) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
-/// 16 bytes, zeros behind the last one.
+/// Loads sixteen bytes from `at` on, with zeros behind the last byte.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load_from(bytes: &[u8], at: usize) -> __m128i {
@@ -91,7 +100,7 @@ pub(crate) fn load_from(bytes: &[u8], at: usize) -> __m128i {
     }
 }
 
-/// From byte n on, what moves bytes n places down.
+/// From index n on, it is a shuffle that moves bytes n places down.
 static DOWN: [u8; 32] = {
     let mut down = [0xff; 32];
     let mut i = 0;
@@ -102,12 +111,13 @@ static DOWN: [u8; 32] = {
     down
 };
 
-/// The f16 at byte `at` of eight rows of `len` bytes, from row `first` on; the last row's again behind it.
+/// Returns the f16 at byte `at` of eight rows of `len` bytes, from row `first` on. Behind the last
+/// row, it repeats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn halves_of_eight(bytes: &[u8], len: usize, first: usize, at: usize) -> __m256 {
     let last = bytes.len() / len - 1;
-    // In general registers, which have nothing else to do here.
+    // Assembled in general registers, which have nothing else to do here.
     let mut quads = [0; 2];
     for (i, quad) in quads.iter_mut().enumerate() {
         for r in 0..4 {
@@ -118,7 +128,7 @@ pub(crate) fn halves_of_eight(bytes: &[u8], len: usize, first: usize, at: usize)
     _mm256_cvtph_ps(_mm_set_epi64x(quads[1], quads[0]))
 }
 
-/// Eight registers of eight dwords, turned round.
+/// Transposes 8 × 8 dwords.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn transpose(x: &[__m256; 8]) -> [__m256; 8] {

@@ -1,20 +1,23 @@
-//! Integers in registers of one and of two lanes: AVX2's instructions for 256 bits do in each lane what those for 128 do,
-//! so that one text serves both, and two lanes with AVX-VNNI's products.
+//! Integers in registers of one and two lanes.
+//!
+//! AVX2's instructions for 256 bits do in each lane what those for 128 bits do, so one macro
+//! implements both. A third type has two lanes and AVX-VNNI's products.
 
 use super::{Avx2, Vnni, Ymm};
 use crate::Rows;
 use crate::registers::Integers;
 use core::arch::x86_64::*;
 
-/// The upper halves of the products of words. LLVM takes the intrinsic apart, and words to dwords and back: eight
-/// instructions for one.
+/// Returns the upper halves of the products of words. LLVM replaces the intrinsic by eight
+/// instructions that go through dwords, so this is assembly.
 macro_rules! upper_products {
     ($register:ident) => {
         #[inline]
         #[target_feature(enable = "avx2")]
         pub(crate) fn upper_products(a: V, b: V) -> V {
             let product;
-            // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+            // SAFETY: AVX2, which this function enables, has the instruction. It only uses
+            // registers.
             unsafe {
                 core::arch::asm!(
                     "vpmulhuw {}, {}, {}",
@@ -27,7 +30,7 @@ macro_rules! upper_products {
     };
 }
 
-/// The instructions by what they do, for 128 bits.
+/// The instructions for 128 bits, named by what they do.
 mod xmm {
     pub(super) use core::arch::x86_64::{
         __m128i as V, _mm_abs_epi8 as abs_bytes, _mm_add_epi32 as add_ints, _mm_adds_epu8 as add_saturated,
@@ -43,7 +46,7 @@ mod xmm {
     upper_products!(xmm_reg);
 }
 
-/// The same for 256.
+/// The same for 256 bits.
 pub(crate) use ymm::upper_products;
 mod ymm {
     pub(super) use core::arch::x86_64::{
@@ -118,13 +121,15 @@ macro_rules! integers {
                 avx2!([$of::shift_signed::<8>(low), $of::shift_signed::<8>(high)])
             }
 
-            /// An index above 15 gets its highest bit set, for which the shuffle gives 0.
+            /// Saturating addition sets the highest bit for an index above 15. The shuffle gives 0
+            /// then.
             #[inline(always)]
             fn lookup(table: Self::V, index: Self::V) -> Self::V {
                 Self::lookup_16(table, avx2!($of::add_saturated(index, $of::splat(0x70))))
             }
 
-            /// Of an index below 16, the difference has its highest bit set.
+            /// For an index below 16 the difference has its highest bit set, and the shuffle gives
+            /// 0.
             #[inline(always)]
             fn lookup_32([a, b]: [Self::V; 2], index: Self::V) -> Self::V {
                 Self::or(Self::lookup(a, index), Self::lookup_16(b, Self::sub_bytes(index, Self::splat(16))))
@@ -156,7 +161,7 @@ macro_rules! integers {
     };
 }
 
-/// Products without VNNI.
+/// Products for CPUs without VNNI.
 macro_rules! dots {
     ($of:ident) => {
         #[inline(always)]
@@ -169,7 +174,8 @@ macro_rules! dots {
             avx2!($of::add_ints(sums, $of::dot_pairs(a, b)))
         }
 
-        /// One operand must be unsigned; the other gets its signs. Two products of ±127 fit a word.
+        /// `vpmaddubsw` needs one unsigned operand, so its signs move to the other one. The sum of
+        /// two products of ±127 fits a word.
         #[inline(always)]
         fn dot_signed(sums: Self::V, a: Self::V, magnitudes: Self::V, signed: Self::V) -> Self::V {
             Self::dot_magnitudes(sums, avx2!($of::with_signs(a, signed)), magnitudes)
@@ -209,7 +215,7 @@ integers! { Avx2, xmm, 1 lanes:
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> __m128i {
-        // SAFETY: the caller's; AVX2 is there as above.
+        // SAFETY: the caller promises it. AVX2 is enabled as above.
         unsafe { _mm_loadu_si128(bytes.cast()) }
     }
 
@@ -240,17 +246,19 @@ impl Vnni {
     }
 }
 
-/// A constant that LLVM shall not look into: of shuffles by known places it makes others, half as many again.
+/// Hides a constant from LLVM, which would replace shuffles with known indices by others, half as
+/// many again.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn kept(mut x: __m256i) -> __m256i {
-    // SAFETY: nothing is done.
+    // SAFETY: the assembly has no instruction.
     unsafe {
         core::arch::asm!("/* {} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
     }
     x
 }
 
+/// Stores both lanes.
 #[inline(always)]
 fn two_lanes(x: __m256i) -> [[i32; 4]; 2] {
     let mut lanes = [[0; 4]; 2];
@@ -258,7 +266,7 @@ fn two_lanes(x: __m256i) -> [[i32; 4]; 2] {
     lanes
 }
 
-/// What registers of two lanes share.
+/// Methods that are the same for both types of two lanes.
 macro_rules! two_lanes {
     () => {
         #[inline(always)]
@@ -273,7 +281,7 @@ macro_rules! two_lanes {
 
         #[inline(always)]
         unsafe fn load_pointers([lower, upper]: [*const u8; 2]) -> __m256i {
-            // SAFETY: the caller's; AVX2 is there as above.
+            // SAFETY: the caller promises it. AVX2 is enabled as above.
             unsafe { _mm256_loadu2_m128i(upper.cast(), lower.cast()) }
         }
 
@@ -324,13 +332,15 @@ integers! { Ymm, ymm, 2 lanes:
     two_lanes! {}
 }
 
-/// A product by name: the text around it is compiled for AVX2, and an intrinsic of more would be called there, not inlined.
+/// Defines a product by the name of its instruction. The code around it is compiled for AVX2 only,
+/// where the intrinsic would be a call.
 macro_rules! with_vnni {
     ($name:ident = $instruction:literal) => {
         #[inline]
         #[target_feature(enable = "avx2")]
         fn $name(mut sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
-            // SAFETY: whoever names `Vnni` has asked the CPU for AVX-VNNI; the instruction touches registers only.
+            // SAFETY: `Vnni` is only used where AVX-VNNI was detected. The instruction only uses
+            // registers.
             unsafe {
                 core::arch::asm!(
                     concat!("{{vex}} ", $instruction, " {}, {}, {}"),
@@ -357,7 +367,7 @@ integers! { Vnni, ymm, 2 lanes:
         avx2!(dot_bytes_unsigned(sums, _mm256_abs_epi8(b), _mm256_sign_epi8(a, b)))
     }
 
-    /// The first operand is unsigned: made so by its bias, no sign has to go from one to the other.
+    /// `vpdpbusd` takes the first operand as unsigned. With this bias, no signs have to be moved.
     const BIAS: u8 = 128;
 
     #[inline(always)]

@@ -1,31 +1,34 @@
-//! Sixteen lanes.
+//! Elementwise operations on sixteen lanes.
 
 use super::load_triplets;
 use crate::registers::{Elementwise, Table};
 use core::arch::x86_64::*;
 
-/// Registers of 512 bits; to be named where AVX-512's features are enabled, and nowhere else.
+/// Registers of 512 bits. Name this type only where AVX-512 is enabled.
 pub(crate) struct Zmm;
 
-/// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
+/// Calls intrinsics in trait methods, which cannot carry `#[target_feature]`.
 macro_rules! avx512 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Zmm` has asked the CPU for AVX-512. Loads and stores have slices of their size.
+        // SAFETY: `Zmm` is only used where AVX-512 was detected. Loads and stores take slices of
+        // their size.
         unsafe { $($body)* }
     }};
 }
 
+/// Reinterprets a register as floats.
 #[inline(always)]
 fn floats(x: __m512i) -> __m512 {
     avx512!(_mm512_castsi512_ps(x))
 }
 
+/// Reinterprets a register as integers.
 #[inline(always)]
 fn bits(x: __m512) -> __m512i {
     avx512!(_mm512_castps_si512(x))
 }
 
-/// Quadruples side by side.
+/// Loads four quadruples into one register.
 #[inline(always)]
 fn side_by_side([a, b, c, d]: [&[f32; 4]; 4]) -> __m512 {
     avx512!({
@@ -98,10 +101,11 @@ impl Elementwise for Zmm {
         [bits(x), bits(y), bits(z)]
     }
 
-    /// Sixteen loads and a transposition, which does not grow with what they are looked up in, unlike tables.
+    /// Sixteen loads and a transposition. Unlike tables, their time does not grow with the size of
+    /// the set.
     #[inline(always)]
     fn quads(of: &[&[f32; 4]; 16]) -> [__m512i; 4] {
-        // Each lane of 128 bits has every fourth quadruple.
+        // Each lane of 128 bits gets every fourth quadruple.
         let a = side_by_side([of[0], of[4], of[8], of[12]]);
         let b = side_by_side([of[1], of[5], of[9], of[13]]);
         let c = side_by_side([of[2], of[6], of[10], of[14]]);

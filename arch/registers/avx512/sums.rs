@@ -1,9 +1,9 @@
-//! Sums of the lanes of several registers at once.
+//! Sums the lanes of several registers at once.
 
 use core::arch::x86_64::*;
 
-/// The sums of four registers in each lane of 128 bits. With [`add_lanes`], sixteen registers take 15 additions of
-/// two shuffles each; sixteen separate reductions would take 64.
+/// Adds up four registers within each lane of 128 bits. Together with [`add_lanes`], sixteen
+/// registers take 15 additions of two shuffles each. Sixteen separate reductions would take 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
@@ -12,7 +12,7 @@ pub(crate) fn add_four([a, b, c, d]: [__m512i; 4]) -> __m512i {
     _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
 }
 
-/// Lane i of the result is the sum of the lanes of register i.
+/// Sums sixteen registers: lane i of the result is the sum of the lanes of register i.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add_sixteen(sums: &[__m512i; 16]) -> __m512i {
@@ -23,7 +23,7 @@ pub(crate) fn add_sixteen(sums: &[__m512i; 16]) -> __m512i {
     add_lanes(fours)
 }
 
-/// Lane 4·i + j of the result is the sum of the lanes of register j of the i-th four.
+/// Adds up lanes of 128 bits: lane 4·i + j of the result is the sum of register j of the i-th four.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
@@ -32,8 +32,8 @@ pub(crate) fn add_lanes([a, b, c, d]: [__m512i; 4]) -> __m512i {
     lanes(lanes(a, b), lanes(c, d))
 }
 
-/// Lane r of the result is the sum of the lanes of `rows[r]` in the order of `scalar::halve`: 15 additions of two
-/// shuffles each instead of 64 of one.
+/// Sums sixteen registers in the order of `floats::halve`: lane r of the result is the sum of
+/// `rows[r]`. It takes 15 additions of two shuffles each, instead of 64 of one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn halve_rows(rows: &[__m512; 16]) -> __m512 {
@@ -41,7 +41,7 @@ pub(crate) fn halve_rows(rows: &[__m512; 16]) -> __m512 {
     join_fours([four(0), four(1), four(2), four(3)])
 }
 
-/// The first two halvings of four rows: 128-bit lane i has what is left of row i.
+/// Does the first two halvings of four rows. Lane i of 128 bits holds what is left of row i.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn halve_four([a, b, c, d]: [__m512; 4]) -> __m512 {
@@ -50,7 +50,7 @@ pub(crate) fn halve_four([a, b, c, d]: [__m512; 4]) -> __m512 {
     _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd))
 }
 
-/// The last two halvings: lane 4·i + m is the sum of the i-th row of the m-th four.
+/// Does the last two halvings. Lane 4·i + m is the sum of the i-th row of the m-th four.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn join_fours([a, b, c, d]: [__m512; 4]) -> __m512 {

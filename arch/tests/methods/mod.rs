@@ -1,6 +1,6 @@
-//! The kernels' names, from the files that hold their contracts.
+//! The names of the kernels, from the files that have their contracts.
 
-/// All methods of `Backend` there.
+/// Returns the names of all methods of `Backend` in these files.
 pub(crate) fn all() -> impl Iterator<Item = &'static str> {
     let contracts = [
         include_str!("../../affine.rs"),

@@ -2,15 +2,15 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, filled, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{AngleTree, Angles, Backend};
 
 /// Bits, directions, tangents.
-type Book = (u8, Room<[f32; 2]>, Room<f32>);
+type Book = (u8, Buffer<[f32; 2]>, Buffer<f32>);
 
-/// Codebooks of some bits for each level, of numbers that need not be cosines.
+/// Codebooks of some bits for each level. The numbers need not be cosines.
 struct Tree {
     dim: usize,
     books: Vec<Book>,
@@ -58,7 +58,7 @@ pub(super) fn quantize_angles(backends: &[Backend]) -> Outcome {
                 x.iter_mut().step_by(2).for_each(|x| *x = (*x * 4.0) as i32 as f32);
                 x.iter_mut().skip(1).step_by(4).for_each(|x| *x = -((*x * 4.0) as i32 as f32));
             }
-            // Squares of a page's values fit f32.
+            // Squares of a page's values fit into f32.
             x.iter_mut().for_each(|x| *x = (*x).clamp(-1e15, 1e15));
             tree.run(|tree| {
                 let case = format_args!("dim {dim}, bits {bits:?}, {style:?}");
@@ -77,7 +77,7 @@ pub(super) fn quantize_angles(backends: &[Backend]) -> Outcome {
 }
 
 /// Rows of hostile bytes with finite roots.
-fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Room<u8> {
+fn angle_rows(painter: &mut Painter, tree: &AngleTree, count: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(tree.row_bytes() * count);
     for row in bytes.chunks_exact_mut(tree.row_bytes()) {
         for root in row[..2 * tree.roots()].chunks_exact_mut(2) {
@@ -117,7 +117,7 @@ pub(super) fn score_angles(backends: &[Backend]) -> Outcome {
         let mut painter = Painter::new(&[dim, count, queries]);
         Tree::new(&mut painter, dim, &bits).run(|tree| {
             let bytes = angle_rows(&mut painter, tree, count);
-            let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+            let rows: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
             let case = format_args!("dim {dim}, bits {bits:?}, {count} rows, {queries} queries");
             same_outputs(backends, case, queries * count, |backend, scores| {

@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{BLOCK_BYTES, Backend, BlockBook};
@@ -40,7 +40,7 @@ pub(super) fn quantize_blocks(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Powers of two without std.
+/// Returns powers of two without std.
 trait PowiExact {
     fn powi_exact(self, exponent: i32) -> f32;
 }
@@ -52,7 +52,7 @@ impl PowiExact for f32 {
 }
 
 /// Blocks of hostile bytes with finite scales.
-fn small_blocks(painter: &mut Painter, blocks: usize) -> Room<u8> {
+fn small_blocks(painter: &mut Painter, blocks: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(BLOCK_BYTES * blocks);
     for block in bytes.chunks_exact_mut(BLOCK_BYTES) {
         block[12..].copy_from_slice(&painter.finite_f16());
@@ -60,7 +60,7 @@ fn small_blocks(painter: &mut Painter, blocks: usize) -> Room<u8> {
     bytes
 }
 
-/// One scale that is not finite, anywhere; and other bytes that only look like it.
+/// One scale that is not finite, at any place. Other bytes that look like it are allowed.
 pub(super) fn blocks_are_finite(backends: &[Backend]) -> Outcome {
     for blocks in [0, 1, 2, 31, 32, 33, 64, 100] {
         let clean = small_blocks(&mut Painter::new(&[blocks]), blocks);
@@ -107,7 +107,7 @@ pub(super) fn score_blocks(backends: &[Backend]) -> Outcome {
     for (book, dim, count, queries) in block_shapes() {
         let mut painter = Painter::new(&[dim, count, queries]);
         let bytes = small_blocks(&mut painter, dim / 32 * count);
-        let rows: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+        let rows: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
         let rows: Vec<&[f32]> = rows.iter().map(|row| &row[..]).collect();
         let case = format_args!("dim {dim}, {count} rows, {queries} queries, {}", book.largest());
         same_outputs(backends, case, queries * count, |backend, scores| {

@@ -1,5 +1,7 @@
-//! Every constant and every tie of the specification that decides a bit: just below, at and just above it, with results
-//! that are written down here or follow from the words of the contract, on every backend.
+//! Every constant and tie of the specification that decides a bit.
+//!
+//! Values lie just below, at and just above it, on every backend. Expected results are literals, or
+//! follow from the contract.
 
 use super::{Bits, Check, Outcome, filled};
 use alloc::format;
@@ -35,7 +37,7 @@ fn each(backends: &[Backend], check: fn(Backend) -> Outcome) -> Outcome {
     backends.iter().try_for_each(named)
 }
 
-/// 2^exponent.
+/// Returns 2^exponent.
 fn power(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
@@ -49,7 +51,8 @@ fn expect<T: Bits>(case: impl core::fmt::Debug, actual: &[T], expected: &[T]) ->
 }
 
 fn lanes(backend: Backend) -> Outcome {
-    // 1 + 2⁻²⁴ is 1, and 2⁻²⁴ + 2⁻²⁴ + 1 is more: two small values count where they meet before they meet the 1.
+    // 1 + 2⁻²⁴ is 1, but 2⁻²⁴ + 2⁻²⁴ + 1 is more: two small values count only where they are added
+    // before the 1.
     for (a, b, meet) in [(8, 24, true), (16, 48, false), (1, 17, true), (1, 9, true), (2, 3, false)] {
         let mut x = [0.0; 64];
         (x[0], x[a], x[b]) = (1.0, power(-24), power(-24));
@@ -63,8 +66,10 @@ fn lanes(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// Rows of scale 1 whose codes all mean 127, or, with an infinite number of levels, whose signs are all positive: the
-/// sum for one weight a row, and the largest integer weight.
+/// Rows of scale 1 whose codes all mean 127, or, with infinite levels, whose signs are all
+/// positive.
+///
+/// It returns the sum for one weight a row, and the largest integer weight.
 fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut [f32]) -> f32 {
     let count = weights.len() * dim / acc.len();
     let rows = |stride: usize, fill: u8| {
@@ -97,13 +102,15 @@ fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut
     }
 }
 
-/// Runs of 256 rows; none where all weights are below 2⁻¹⁰⁰; at most ±32767, or ±4095 from 17 levels on.
+/// Runs of 256 rows. A run is skipped if all its weights are below 2⁻¹⁰⁰. Integer weights are at
+/// most ±32767, or ±4095 from 17 levels on.
 fn integer_weights(backend: Backend) -> Outcome {
     let smallest = power(-100);
     let mut cases: Vec<Vec<f32>> = [smallest.next_down(), smallest, smallest.next_up(), -smallest, 0.0]
         .map(|weight| vec![0.0, weight])
         .to_vec();
-    // Against the largest, the others are half a unit or a little more; 256 rows share it, the next has its own.
+    // Relative to the largest weight, the others are half a unit or a little more. 256 rows share a
+    // unit, and the next has its own.
     cases.extend([0.5, 0.500_1, 1.5].map(|unit| vec![1.0, unit / 32767.0, unit / 4095.0, -unit / 4095.0]));
     for count in [255, 256, 257, 513] {
         for heavy in [0, 254, 255, 256, 511, 512] {
@@ -138,14 +145,14 @@ fn integer_weights(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// To the nearest integer, ties to even.
+/// Rounds to the nearest integer, ties to even.
 fn rint(x: f32) -> f32 {
     let below = x as i32 as f32 - f32::from(x < 0.0 && x != x as i32 as f32);
     let (rest, is_odd) = (x - below, below as i32 & 1 == 1);
     below + f32::from(rest > 0.5 || (rest == 0.5 && is_odd))
 }
 
-/// The smallest x whose quotient limit/x is finite.
+/// Returns the smallest x with a finite limit/x.
 fn smallest_divisor(limit: f32) -> f32 {
     let mut x = limit / f32::MAX;
     while (limit / x.next_down()).is_finite() {
@@ -208,7 +215,9 @@ fn exponential(backend: Backend) -> Outcome {
     expect("soft cap", &[hash(&capped)], &[0xea60_b8c5])
 }
 
-/// |x|+|y|+|z| below 2⁻¹⁰⁰ counts as zero, whose octahedral coordinates are (0, 0).
+/// ```text
+/// x|+|y|+|z| below 2⁻¹⁰⁰ counts as zero, with the octahedral coordinates (0, 0).
+/// ```
 fn smallest_triplet(backend: Backend) -> Outcome {
     let plane = [128; 128];
     let layout = TripletLayout {
@@ -228,7 +237,8 @@ fn smallest_triplet(backend: Backend) -> Outcome {
     let smallest = power(-100);
     let nearest = [(smallest.next_down(), 2), (smallest, 3), (smallest.next_up(), 3)];
     for (x, xi) in nearest.into_iter().chain(nearest.map(|(x, xi)| (-x, 3 - xi))) {
-        // η is 0, on the threshold between codes 1 and 2; of two equal projections the lower code wins.
+        // η is 0, on the threshold between codes 1 and 2. Of two equal projections the lower code
+        // wins.
         for (search, eta) in [(Search::Nearest, 2), (Search::Bracket, 1)] {
             let mut stream = [0; 17];
             backend.encode_triplets(&layout, search, &[x, 0.0, 0.0].repeat(33), 1.0, &mut stream);
@@ -238,7 +248,8 @@ fn smallest_triplet(backend: Backend) -> Outcome {
             expect((x, search), &stream, &expected)?;
         }
     }
-    // A radius on a threshold takes the upper code; squares are added in the order of the coordinates, which this one shows.
+    // A radius on a threshold takes the upper code. This triplet also shows that squares are added
+    // in the order of the coordinates.
     let [x, y, z] = [7053.0f32, 14297.0, 8503.0].map(|c| c / 4096.0);
     let root = backend.sqrt((x * x + y * y) + z * z);
     for (radius, bit) in [(root, 1), (root.next_up(), 0)] {
@@ -261,7 +272,7 @@ fn smallest_triplet(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// Codes and radii of 21 equal chunks, with 1 as the only member.
+/// Encodes 21 equal chunks with 1 as the only member, and returns codes and radii.
 fn encode_chunks(backend: Backend, chunk: [f32; 4], factor: f32) -> (Vec<u16>, Vec<u8>) {
     let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
     let (mut norms, mut codes, mut radii) = ([0.0; 21], vec![0; 21], vec![0; 21]);
@@ -274,7 +285,7 @@ fn encode_chunks(backend: Backend, chunk: [f32; 4], factor: f32) -> (Vec<u16>, V
 
 fn nearest_unit(backend: Backend) -> Outcome {
     for (chunk, code) in [
-        // The axis where it equals half the sum, the lowest of several.
+        // An axis equal to half the sum wins, and of several axes the lowest.
         ([1.0, 1.0, 0.0, 0.0], 0),
         ([0.0, -1.0, 1.0, 0.0], 3),
         ([0.0, 0.0, -1.0, -1.0], 5),
@@ -284,14 +295,15 @@ fn nearest_unit(backend: Backend) -> Outcome {
         // Half the sum is 1, then 1 + 2⁻²³.
         ([1.0, 1.0, power(-24), 0.0], 0),
         ([1.0, 1.0, power(-22), 0.0], 8),
-        // Components that are negative, and -0, which is not.
+        // Negative components, and -0, which is not negative.
         ([1.0, 1.0, 1.0, -0.0], 8),
         ([-1.0, 1.0, 1.0, 1.0], 9),
         ([1.0, 1.0, 1.0, -1.0], 16),
     ] {
         expect(chunk, &encode_chunks(backend, chunk, 10.0).0, &[code; 21])?;
     }
-    // Of equal products the lowest code wins, be its member the first or the last: code = unit · 2 + member.
+    // Of equal products the lowest code wins, whether its member is the first or the last: code =
+    // unit · 2 + member.
     let one = [1.0, 0.0, 0.0, 0.0];
     for (first, code) in [(one, 0), (one.map(|c: f32| -c), 1)] {
         let set = QuaternionSet { members: &[first, one], ints: &[[127, 0, 0, 0]; 2], index: None };
@@ -322,7 +334,7 @@ fn radius(backend: Backend) -> Outcome {
 }
 
 fn smallest_chunk(backend: Backend) -> Outcome {
-    // Rows of fewer than six chunks have a text of their own.
+    // Rows of fewer than six chunks have a separate implementation.
     let layout = ChunkLayout { chunks: 21, members: 1, radius_bits: 4, radix: false, flags: false };
     let set = QuaternionSet { members: &[[1.0, 0.0, 0.0, 0.0]], ints: &[[127, 0, 0, 0]], index: None };
     let mut row = vec![0; layout.row_bytes()];
@@ -350,7 +362,7 @@ fn thresholds(backend: Backend) -> Outcome {
     backend.pack_signs(&[-0.0, 0.0, -1e-45, 1e-45, 1.0, -1.0, 2.0, -2.0], &mut plane);
     expect("signs", &plane, &[0b0101_1011])?;
 
-    // The largest value makes the scale 1, and the quotients the values.
+    // The largest value makes the scale 1, so quotients equal values.
     let mut values = [0.0; 32];
     values[..8].copy_from_slice(&x);
     values[31] = 2.0;
@@ -363,7 +375,8 @@ fn thresholds(backend: Backend) -> Outcome {
     expect("scale", &block[12..], &0x3c00u16.to_le_bytes())
 }
 
-/// 1/scale is infinite from 2⁻¹²⁸ down: zeros then take the last code. Scales from 65520 on are the caller's to refuse.
+/// From 2⁻¹²⁸ down 1/scale is infinite, and zeros take the last code. The caller must refuse scales
+/// from 65520 on.
 fn small_blocks(backend: Backend) -> Outcome {
     let smallest = f32::from_bits(0x0020_0000);
     for (scale, code) in [(0.0, 2), (smallest.next_down(), 3), (smallest, 3), (smallest.next_up(), 2)] {
@@ -421,7 +434,8 @@ fn axes(backend: Backend) -> Outcome {
     Ok(())
 }
 
-/// Cells that each name their step on one axis, as the only candidate: member number `step` of sixteen that are all 1.
+/// An index whose cells each have one candidate: their step on one axis. The candidate is one of 16
+/// members that are all 1.
 fn cells(backend: Backend) -> Outcome {
     let (one, ints) = ([[1.0, 0.0, 0.0, 0.0]; INDEX_GRID], [[127, 0, 0, 0]; INDEX_GRID]);
     let lists: Vec<u8> = (0..INDEX_GRID + INDEX_PADDING).map(|i| (i % INDEX_GRID) as u8).collect();
@@ -452,7 +466,8 @@ fn cells(backend: Backend) -> Outcome {
             }
         }
     }
-    // Side by side, a list of one and a list that goes on with what would be the best for both.
+    // Next to each other, a list with one candidate and a longer list whose next candidate is the
+    // best for both.
     let mut cells = [1; INDEX_CELLS];
     cells[(5 * INDEX_GRID + 10) * INDEX_GRID + 9] = 2;
     let index = Some(QuaternionIndex::new(2, &cells, [[0, 1]; INDEX_PADDING].as_flattened()));
@@ -464,7 +479,7 @@ fn cells(backend: Backend) -> Outcome {
     expect("lists", &codes, [[0, 1]; 17].as_flattened())
 }
 
-/// Kernels with one text for all: comparing backends says nothing about it.
+/// Kernels with one implementation for all backends: comparing backends does not test them.
 fn shared(backend: Backend) -> Outcome {
     // Signs do not count, and a NaN is beyond infinity.
     for (format, bytes, largest) in [
@@ -480,7 +495,8 @@ fn shared(backend: Backend) -> Outcome {
     let largest = backend.scale_logits(&mut logits, power(-24), 3.0);
     expect("logits", &logits, &[3.0; 17])?;
     expect("the largest", &[largest], &[3.0])?;
-    // Two weights of e⁻¹⁷ count only where they meet before they meet the 1: in lane 1, the second behind the last sixteen.
+    // Two weights of e⁻¹⁷ count only where they are added before the 1: in lane 1, the second after
+    // the last 16.
     let mut x = [f32::NEG_INFINITY; 18];
     (x[0], x[1], x[17]) = (0.0, -17.0, -17.0);
     expect("a sum of weights", &[backend.exp_weights(&mut x, 0.0)], &[1.0 + power(-23)])?;

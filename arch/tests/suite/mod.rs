@@ -1,7 +1,7 @@
 //! Every kernel of a backend against the specification, bit for bit.
 //!
-//! One text for all machines: `equivalence.rs` runs it natively and under emulators, `ci/portable` runs it in
-//! WebAssembly. It needs `alloc`, and the including crate declares that.
+//! All machines run the same suite. `equivalence.rs` runs it natively and under emulators, and
+//! `ci/portable` in WebAssembly. It needs `alloc`, which the including crate must declare.
 
 mod angles;
 mod blocks;
@@ -15,7 +15,7 @@ mod trellis;
 mod triplets;
 mod vectors;
 
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -25,13 +25,13 @@ use octaplex_arch::{Affine, Backend, Float, IntQuery, MAX_WEIGHT, Packing};
 use paint::{Painter, STYLES, Style};
 use rows::Painted;
 
-/// The first mismatch, in words.
+/// The first mismatch, as a message.
 pub(crate) type Outcome = Result<(), String>;
 
 /// Compares backends with the specification on the edge inputs of one kernel.
 pub(crate) type Check = fn(&[Backend]) -> Outcome;
 
-/// Every kernel by the name of its method, and its check.
+/// Every kernel by the name of its method, with its check.
 pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("dot", vectors::dot),
     ("sqrt", softmax::sqrt),
@@ -89,7 +89,7 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("accumulate_quaternions", quaternions::accumulate_quaternions),
 ];
 
-/// Every kernel, and every constant.
+/// Checks every kernel and every constant.
 pub(crate) fn checks() -> impl Iterator<Item = &'static (&'static str, Check)> {
     KERNELS.iter().chain(CONSTANTS)
 }
@@ -107,7 +107,7 @@ fn packings() -> impl Iterator<Item = Packing> {
     (2..=256).filter_map(Packing::for_levels)
 }
 
-/// What buffers hold.
+/// Element types of buffers.
 pub(crate) trait Bits: Copy {
     fn bits(self) -> u32;
     fn from_paint(paint: u64) -> Self;
@@ -145,23 +145,24 @@ impl<const N: usize, T: Bits> Bits for [T; N] {
     }
 }
 
-impl<T: Bits> FromIterator<T> for Room<T> {
+impl<T: Bits> FromIterator<T> for Buffer<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self::new(&values.into_iter().collect::<Vec<T>>())
     }
 }
 
-impl<T: Bits> Clone for Room<T> {
+impl<T: Bits> Clone for Buffer<T> {
     fn clone(&self) -> Self {
         Self::new(self)
     }
 }
 
-fn filled<T: Bits>(value: T, count: usize) -> Room<T> {
+fn filled<T: Bits>(value: T, count: usize) -> Buffer<T> {
     (0..count).map(|_| value).collect()
 }
 
-/// Runs a kernel that writes `count` outputs, into buffers that hold different rubbish.
+/// Runs a kernel that writes `count` outputs. The buffers of different backends start with
+/// different values.
 fn same_outputs<T: Bits>(
     backends: &[Backend],
     case: Arguments,
@@ -183,8 +184,8 @@ fn same_changes<T: Bits>(
     same(backends, case, start, start, run)
 }
 
-/// Runs the specification once, and every backend; alone, the specification is held against itself. What lies beside the outputs must
-/// survive.
+/// Runs the specification once, then every backend. Without backends, the specification is compared
+/// with itself. Memory next to the outputs must not change.
 fn same<T: Bits>(
     backends: &[Backend],
     case: Arguments,
@@ -193,10 +194,10 @@ fn same<T: Bits>(
     run: impl Fn(Backend, &mut [T]),
 ) -> Outcome {
     let result_of = |backend: Backend, start: &[T]| {
-        let mut room = Room::new(start);
-        run(backend, &mut room);
+        let mut buffer = Buffer::new(start);
+        run(backend, &mut buffer);
         let beside = || format!("{}, {case}: something was written beside the output", backend.name());
-        room.is_intact().then_some(room).ok_or_else(beside)
+        buffer.is_intact().then_some(buffer).ok_or_else(beside)
     };
     let expected = result_of(Backend::SCALAR, expected)?;
     for backend in backends.iter().filter(|backend| **backend != Backend::SCALAR || backends.len() == 1) {
@@ -216,8 +217,8 @@ fn same<T: Bits>(
 fn quantize(backends: &[Backend]) -> Outcome {
     for count in [0i32, 1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 19, 23, 31, 35, 63, 71, 127, 143, 255] {
         let mut painter = Painter::new(&[count as usize]);
-        // Ascending, with zeros of both signs and equal neighbours among them.
-        let mut thresholds: Room<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
+        // Ascending, including zeros of both signs and equal neighbours.
+        let mut thresholds: Buffer<f32> = (0..count).map(|i| ((i - count / 2) / 2) as f32 / 8.0).collect();
         if let Some(zero) = thresholds.iter().position(|t| *t == 0.0) {
             thresholds[zero] = -0.0;
         }
@@ -261,10 +262,10 @@ fn lookup(backends: &[Backend]) -> Outcome {
 
 fn lookup_packed(backends: &[Backend]) -> Outcome {
     for packing in packings() {
-        // Norms of a page may be more than a row's coordinates.
+        // A page may have more norms than a row has coordinates.
         for n in lengths().chain((packing.radix() == 1).then_some(1300)) {
             let mut painter = Painter::new(&[packing.levels(), n]);
-            let codes: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let codes: Buffer<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
             let mut packed = filled(0u8, packing.bytes(n));
             Backend::SCALAR.pack(packing, &codes, &mut packed);
             for bytes in [packed, painter.bytes(packing.bytes(n))] {
@@ -285,7 +286,7 @@ fn pack(backends: &[Backend]) -> Outcome {
     for packing in packings() {
         for n in lengths() {
             let mut painter = Painter::new(&[packing.levels(), n]);
-            let random: Room<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
+            let random: Buffer<u8> = (0..n).map(|_| painter.below(packing.levels()) as u8).collect();
             let highest = filled((packing.levels() - 1) as u8, n);
             for codes in [random, highest] {
                 let case = format_args!("{n} codes of {} levels", packing.levels());
@@ -343,7 +344,7 @@ fn quantize_query(backends: &[Backend]) -> Outcome {
 struct Page {
     rows: Painted,
     packing: Packing,
-    centroids: Room<i16>,
+    centroids: Buffer<i16>,
 }
 
 impl Page {
@@ -351,15 +352,16 @@ impl Page {
         let rows = Painted::new(painter, (2 + packing.bytes(dim), dim), Float::F16, count);
         let limit = if packing.levels() <= 16 { 127 } else { 2047 };
         let mut centroids = painter.integers(limit, packing.levels());
-        // The extremes: with them, sums come as near to the end of i32 as the contract allows.
+        // Extreme values bring sums as near to the limit of i32 as the contract allows.
         (centroids[0], centroids[packing.levels() - 1]) = (-limit, limit);
-        // Codes themselves, or less half their number, which some texts do not look up.
+        // Values of the codes themselves, or minus half their number. Some kernels compute these
+        // without a lookup.
         match painter.below(6) {
             half @ 0..2 => {
                 let offset = half as i16 * (packing.levels() / 2) as i16;
                 centroids.iter_mut().zip(0..).for_each(|(centroid, code)| *centroid = code - offset);
             }
-            // The upper half against the lower: some texts put a query's signs on the codes.
+            // The upper half mirrors the lower: some kernels apply a query's signs to the codes.
             2..4 => {
                 let half = packing.levels() / 2;
                 let (lower, upper) = centroids.split_at_mut(half);
@@ -371,7 +373,8 @@ impl Page {
     }
 }
 
-/// (packing, dim, rows, queries): every packing and width with a few rows, then every count for some of them.
+/// (packing, dim, rows, queries): every packing and width with a few rows, then every count for
+/// some of them.
 fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
     let few = packings()
         .flat_map(|packing| lengths().filter(|dim| *dim > 0).map(move |dim| (packing, dim, 3, 1 + dim % 3)));
@@ -383,7 +386,7 @@ fn page_shapes() -> impl Iterator<Item = (Packing, usize, usize, usize)> {
                 })
             })
         });
-    // One query, for which there are kernels of their own, at other widths of whole registers.
+    // One query, for which separate kernels exist, at other widths of whole registers.
     let one = [4, 8, 16].into_iter().filter_map(Packing::for_levels);
     few.chain(many).chain(one.flat_map(|packing| [64, 256, 512].map(|dim| (packing, dim, 19, 1))))
 }
@@ -393,7 +396,7 @@ fn score_codes(backends: &[Backend]) -> Outcome {
         let mut painter = Painter::new(&[packing.levels(), dim, count, queries]);
         let page = Page::new(&mut painter, packing, dim, count);
         let limit = if packing.levels() <= 16 { 127 } else { 1023 };
-        let values: Vec<Room<i16>> = (0..queries)
+        let values: Vec<Buffer<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
                 0 => filled(limit, dim),
                 1 => filled(-limit, dim),
@@ -423,7 +426,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
                 2 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * MAX_WEIGHT)),
                 // Products around 2⁻¹⁰⁰, below which a run adds nothing.
                 3 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w * 1e-34)),
-                // As attention's are; of some queries, of all of them, or of none.
+                // Like weights of attention: of some queries, of all of them, or of none.
                 4 => weights.extend(painter.floats(Style::Random, count).iter().map(|w| w.abs())),
                 _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
@@ -431,7 +434,7 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
         if painter.below(2) == 0 {
             weights.iter_mut().for_each(|weight| *weight = weight.abs());
         }
-        let weights = Room::new(&weights);
+        let weights = Buffer::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
         same_changes(backends, case, &acc, |backend, acc| {
@@ -450,8 +453,8 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
 
 const FORMATS: [Float; 3] = [Float::F16, Float::Bf16, Float::F32];
 
-/// Finite floats of a format, small enough that no sum of products overflows.
-fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
+/// Finite floats of a format, so small that no sum of products overflows.
+fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Buffer<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count {
         let value = painter.floats(Style::Wide, 1)[0];
@@ -461,7 +464,7 @@ fn float_bytes(painter: &mut Painter, format: Float, count: usize) -> Room<u8> {
             Float::F32 => bytes.extend(value.to_le_bytes()),
         }
     }
-    Room::new(&bytes)
+    Buffer::new(&bytes)
 }
 
 fn decode_floats(backends: &[Backend]) -> Outcome {
@@ -475,7 +478,7 @@ fn decode_floats(backends: &[Backend]) -> Outcome {
     }
     // Every finite value of both short formats.
     for (format, exponent) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
-        let all: Room<u8> = (0..=u16::MAX)
+        let all: Buffer<u8> = (0..=u16::MAX)
             .filter(|bits| bits & exponent != exponent)
             .flat_map(|bits| bits.to_le_bytes())
             .collect();
@@ -497,7 +500,8 @@ fn encode_floats(backends: &[Backend]) -> Outcome {
                 })?;
             }
         }
-        // Around every finite value of the short formats: on it, on the tie above it, a step to either side of both.
+        // Around every finite value of the short formats: on it, on the tie above it, and one step
+        // to either side of both.
         for shift in [13, 16] {
             let mut x = Vec::new();
             for bits in (0..u32::MAX >> shift).step_by(if shift == 13 { 7 } else { 1 }) {
@@ -527,7 +531,7 @@ fn float_shapes() -> impl Iterator<Item = (usize, usize, usize)> {
     few.chain(many)
 }
 
-fn slices(values: &[Room<f32>]) -> Vec<&[f32]> {
+fn slices(values: &[Buffer<f32>]) -> Vec<&[f32]> {
     values.iter().map(|values| &values[..]).collect()
 }
 
@@ -536,7 +540,7 @@ fn score_floats(backends: &[Backend]) -> Outcome {
         for (dim, count, queries) in float_shapes() {
             let mut painter = Painter::new(&[dim, count, queries]);
             let bytes = float_bytes(&mut painter, format, dim * count);
-            let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
+            let queries: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(Style::Wide, dim)).collect();
             let queries = slices(&queries);
             let case = format_args!("{format:?}, dim {dim}, {count} rows, {} queries", queries.len());
             same_outputs(backends, case, queries.len() * count, |backend, scores| {
@@ -599,14 +603,14 @@ fn affine_layouts() -> impl Iterator<Item = Affine> {
 }
 
 /// Rows of hostile codes with finite scales and zeros.
-fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Room<u8> {
+fn affine_bytes(painter: &mut Painter, layout: &Affine, count: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(count * layout.row_bytes());
     for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         for scale in row[..layout.header_bytes()].as_chunks_mut::<2>().0 {
             *scale = painter.finite_f16();
         }
     }
-    Room::new(&bytes)
+    Buffer::new(&bytes)
 }
 
 fn decode_affine(backends: &[Backend]) -> Outcome {

@@ -1,8 +1,8 @@
-//! Inputs that a wrong kernel cannot get right by luck: every element is different from its neighbours.
+//! Inputs that reveal a wrong kernel: every element differs from its neighbours.
 
-use crate::room::Room;
+use crate::buffer::Buffer;
 
-/// What fills a vector of floats.
+/// The values of a vector of floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
     Random,
@@ -20,11 +20,11 @@ pub(crate) enum Style {
 pub(crate) const STYLES: [Style; 7] =
     [Style::Random, Style::Wide, Style::Huge, Style::Subnormal, Style::Zeros, Style::Constant, Style::OneHot];
 
-/// SplitMix64.
+/// The generator SplitMix64.
 pub(crate) struct Painter(u64);
 
 impl Painter {
-    /// A stream that depends on every number of the case.
+    /// Creates a stream that depends on every number of the case.
     pub(crate) fn new(case: &[usize]) -> Self {
         let mut painter = Self(0x6f63_7461_706c_6578);
         for number in case {
@@ -41,17 +41,17 @@ impl Painter {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (((self.next() >> 32) * end as u64) >> 32) as usize
     }
 
-    /// From -limit to limit.
+    /// Returns an integer from -limit to limit.
     pub(crate) fn integer(&mut self, limit: i16) -> i16 {
         (self.below(2 * limit as usize + 1) as i32 - i32::from(limit)) as i16
     }
 
-    /// From -1 to 1, with 24 significant bits.
+    /// Returns a float from -1 to 1, with 24 significant bits.
     pub(crate) fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
@@ -62,7 +62,7 @@ impl Painter {
         f32::from_bits((bits & 0x807f_ffff) | ((exponent + 127) as u32) << 23)
     }
 
-    pub(crate) fn floats(&mut self, style: Style, count: usize) -> Room<f32> {
+    pub(crate) fn floats(&mut self, style: Style, count: usize) -> Buffer<f32> {
         let (constant, hot) = (self.float() * 3.0, self.below(count.max(1)));
         (0..count)
             .map(|i| match style {
@@ -77,15 +77,15 @@ impl Painter {
             .collect()
     }
 
-    pub(crate) fn bytes(&mut self, count: usize) -> Room<u8> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Buffer<u8> {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    pub(crate) fn integers(&mut self, limit: i16, count: usize) -> Room<i16> {
+    pub(crate) fn integers(&mut self, limit: i16, count: usize) -> Buffer<i16> {
         (0..count).map(|_| self.integer(limit)).collect()
     }
 
-    /// The bits of a finite f16 (subnormals and zeros among them).
+    /// Returns the bits of a finite f16, possibly a subnormal or a zero.
     pub(crate) fn finite_f16(&mut self) -> [u8; 2] {
         let bits = self.next() as u16;
         (if bits & 0x7c00 == 0x7c00 { bits ^ 0x4000 } else { bits }).to_le_bytes()

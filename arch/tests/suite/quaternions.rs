@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, filled, same_changes, same_outputs, slices};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec::Vec;
 use octaplex_arch::Backend;
 use octaplex_arch::quaternion::{
@@ -25,10 +25,11 @@ pub(super) fn chunk_norms(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Unit quaternions (to f32's precision), with twins, opposites and neighbours in the group among them: ties.
+/// Unit quaternions (to f32's precision). Equal ones, opposites and neighbours in the group give
+/// ties.
 struct Set {
-    members: Room<[f32; 4]>,
-    ints: Room<[i8; 4]>,
+    members: Buffer<[f32; 4]>,
+    ints: Buffer<[i8; 4]>,
 }
 
 impl Set {
@@ -40,7 +41,7 @@ impl Set {
             if !(0.01..=1.0).contains(&square) {
                 continue;
             }
-            // Newton's step for 1/sqrt: no square root in core.
+            // Newton's step for 1/sqrt: core has no square root.
             let mut scale = 1.0;
             for _ in 0..12 {
                 scale *= 1.5 - 0.5 * square * scale * scale;
@@ -56,15 +57,15 @@ impl Set {
             }
             members.push(q);
         }
-        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members: Room::new(&members) }
+        Self { ints: members.iter().map(|q| quaternion_ints(*q)).collect(), members: Buffer::new(&members) }
     }
 
     fn view(&self) -> QuaternionSet<'_> {
         QuaternionSet { members: &self.members, ints: &self.ints, index: None }
     }
 
-    /// Lists of an index that says nothing: every cell has all members.
-    fn every_member(&self) -> Room<u8> {
+    /// Lists of an index that excludes nothing: every cell has all members.
+    fn every_member(&self) -> Buffer<u8> {
         let all = (0..self.members.len()).map(|s| s as u8);
         all.chain([0; INDEX_PADDING]).collect()
     }
@@ -80,7 +81,7 @@ pub(super) fn encode_quaternions(backends: &[Backend]) -> Outcome {
             for (style, index) in STYLES.into_iter().zip([None, Some(index)].into_iter().cycle()) {
                 let mut x = painter.floats(style, 4 * chunks);
                 for chunk in x.as_chunks_mut::<4>().0 {
-                    // A product itself, the middle of two members, a plane of symmetry, nothing.
+                    // A product itself, the middle of two members, a plane of symmetry, or zeros.
                     let (a, b) = (set.members[painter.below(members)], set.members[painter.below(members)]);
                     match painter.below(12) {
                         0 => *chunk = a,
@@ -124,7 +125,8 @@ pub(super) fn encode_quaternions(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// Numbers of members of all kinds, every packing and radius with a few chunks, and all chunk counts for some.
+/// All kinds of member counts, every packing and radius with a few chunks, and every number of
+/// chunks for some.
 fn layouts() -> impl Iterator<Item = ChunkLayout> {
     let all = MEMBERS.into_iter().flat_map(|members| {
         [5, 17, 32].into_iter().flat_map(move |chunks| {
@@ -150,11 +152,11 @@ fn layouts() -> impl Iterator<Item = ChunkLayout> {
 pub(super) fn pack_chunks(backends: &[Backend]) -> Outcome {
     for layout in layouts() {
         let mut painter = Painter::new(&[layout.chunks, layout.members.into()]);
-        let random: Room<u16> =
+        let random: Buffer<u16> =
             (0..layout.chunks).map(|_| painter.below(layout.codes() as usize) as u16).collect();
         let highest = filled((layout.codes() - 1) as u16, layout.chunks);
         for codes in [random, highest] {
-            let radii: Room<u8> =
+            let radii: Buffer<u8> =
                 painter.bytes(layout.chunks).iter().map(|radius| radius & layout.radius_limit()).collect();
             let start = painter.bytes(layout.row_bytes());
             same_changes(backends, format_args!("{layout:?}"), &start, |backend, row| {
@@ -166,7 +168,7 @@ pub(super) fn pack_chunks(backends: &[Backend]) -> Outcome {
 }
 
 /// Rows of hostile bytes with finite scales.
-fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Room<u8> {
+fn rows(painter: &mut Painter, layout: &ChunkLayout, count: usize) -> Buffer<u8> {
     let mut bytes = painter.bytes(count * layout.row_bytes());
     for row in bytes.chunks_exact_mut(layout.row_bytes()) {
         row[..2].copy_from_slice(&painter.finite_f16());
@@ -211,7 +213,7 @@ pub(super) fn score_quaternions(backends: &[Backend]) -> Outcome {
         let set = Set::new(&mut painter, layout.members.into());
         let bytes = rows(&mut painter, &layout, count);
         let width = 4 * layout.chunks;
-        let queries: Vec<Room<f32>> = (0..queries)
+        let queries: Vec<Buffer<f32>> = (0..queries)
             .map(|i| {
                 painter.floats([Style::Random, Style::Wide, Style::Subnormal, Style::OneHot][i % 4], width)
             })

@@ -1,28 +1,28 @@
-//! Rows of hostile bytes with finite scales, in all the ways that rows may lie.
+//! Rows of hostile bytes with finite scales, in all positions that rows may have.
 
 use super::paint::{Painter, Style};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use octaplex_arch::{Float, Rows};
 
-/// Rows of `len` bytes, in them or apart their scales.
+/// Rows of `len` bytes. Scales are inside them or separate.
 pub(super) struct Painted {
-    pub(super) bytes: Room<u8>,
+    pub(super) bytes: Buffer<u8>,
     stride: usize,
     len: usize,
     dim: usize,
-    scales: Option<Room<f32>>,
+    scales: Option<Buffer<f32>>,
 }
 
 impl Painted {
-    /// Rows with scales of a format, which lie apart from some of those in f16.
+    /// Creates rows with scales of a format. Some f16 scales are separate.
     pub(super) fn new(painter: &mut Painter, (len, dim): (usize, usize), scale: Float, count: usize) -> Self {
         let way = painter.below(if scale == Float::F16 { 6 } else { 4 });
         let stride = [len, len + 1, len + 6, len + 37, len - 2, len - 2][way];
         let apart = way >= 4;
-        // Scales apart: up to the end of the last row, and not a byte more.
+        // With separate scales, the bytes end exactly at the end of the last row.
         let size = if apart && count > 0 { (count - 1) * stride + len } else { stride * count };
         let mut bytes = painter.bytes(size);
-        // As encoders leave them, or of both signs.
+        // Positive, as encoders write them, or of both signs.
         let positive = painter.below(2) == 0;
         for r in 0..count {
             let row = &mut bytes[r * stride..][..len];

@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, MAX_WEIGHT, SignQuery, SignRows};
 
@@ -63,7 +63,7 @@ fn sign_rows(mut run: impl FnMut(&SignRows, usize, &mut Painter) -> Outcome) -> 
 
 pub(super) fn score_signs(backends: &[Backend]) -> Outcome {
     sign_rows(|rows, queries, painter| {
-        let values: Vec<Room<i8>> = (0..queries)
+        let values: Vec<Buffer<i8>> = (0..queries)
             .map(|_| match painter.below(6) {
                 0 => filled(127, rows.dim),
                 1 => filled(-127, rows.dim),
@@ -84,7 +84,7 @@ pub(super) fn score_signs(backends: &[Backend]) -> Outcome {
 pub(super) fn accumulate_signs(backends: &[Backend]) -> Outcome {
     sign_rows(|rows, queries, painter| {
         let count = rows.count();
-        let weights: Room<f32> = match painter.below(4) {
+        let weights: Buffer<f32> = match painter.below(4) {
             0 => filled(MAX_WEIGHT, queries * count),
             1 => filled(1e-35, queries * count),
             _ => painter.floats(Style::Random, queries * count),

@@ -1,21 +1,21 @@
-//! From scores to weights.
+//! Scores to weights.
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, lengths, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float};
 
 const LONG: [usize; 2] = [64, 4096];
 
-/// The kernel changes its slice and returns a number: first the one, then the other is compared.
+/// The kernel changes its slice and returns a number. First the slice is compared, then the number.
 fn same_both(backends: &[Backend], start: &[f32], run: impl Fn(Backend, &mut [f32]) -> f32) -> Outcome {
     let case = format_args!("{} values", start.len());
     same_changes(backends, case, start, |backend, x| {
         let _ = run(backend, x);
     })?;
-    same_outputs(backends, case, 1, |backend, out| out[0] = run(backend, &mut Room::new(start)))
+    same_outputs(backends, case, 1, |backend, out| out[0] = run(backend, &mut Buffer::new(start)))
 }
 
 pub(super) fn scale_logits(backends: &[Backend]) -> Outcome {
@@ -81,7 +81,8 @@ pub(crate) fn sqrt(backends: &[Backend]) -> Outcome {
             }
         })?;
     }
-    // Rounded to nearest: x lies between the squares, exact in f64, of what is halfway to the root's neighbours.
+    // Rounded to nearest: x lies between the squares of the midpoints to the root's neighbours.
+    // These squares are exact in f64.
     for x in [f32::from_bits(1), 9.0f32.next_down(), 9.0, 9.0f32.next_up(), 2.0, f32::MAX] {
         for backend in backends {
             let root = backend.sqrt(x);

@@ -4,7 +4,7 @@ use super::rows::Painted;
 use super::{
     Bits, Outcome, Painter, QUERY_COUNTS, ROW_COUNTS, Style, WIDTHS, filled, same, same_changes, same_outputs,
 };
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Arguments;
@@ -13,12 +13,12 @@ use octaplex_arch::{Backend, Fit, Float, IntQuery, TrellisCodebook};
 const HISTORIES: [u32; 5] = [2, 3, 4, 5, 6];
 const LEVELS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
 
-/// Codebooks of random centroids (extremes, and equal ones, among them).
-fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Room<i8> {
+/// Codebooks of random centroids, including extremes and equal ones.
+fn codebook(painter: &mut Painter, history: u32, levels: usize) -> Buffer<i8> {
     let windows = 2 << history;
     let mut centroids = filled(0, windows * levels);
     for window in 0..windows {
-        let mut row: Room<i8> = painter
+        let mut row: Buffer<i8> = painter
             .integers(if window % 3 == 0 { 12 } else { 127 }, levels)
             .iter()
             .map(|c| *c as i8)
@@ -57,8 +57,10 @@ pub(super) fn decode_trellis(backends: &[Backend]) -> Outcome {
     })
 }
 
-/// Every book with a few rows, and with one query and a full and a partial block where rows have whole units of 128 coordinates, for
-/// which there are kernels of their own; every count of rows and queries for some books.
+/// Every book with a few rows, and every count of rows and queries for some books.
+///
+/// Rows of whole units of 128 coordinates have separate kernels. They also run with one query, and
+/// a full and a partial block.
 fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
     books(&[128, 256, 512], |book, dim, painter| check(book, dim, 19, 1, painter))?;
@@ -78,7 +80,7 @@ fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Paint
 pub(super) fn score_trellis(backends: &[Backend]) -> Outcome {
     pages(|book, dim, count, queries, painter| {
         let rows = Painted::new(painter, (book.row_bytes(dim), dim), Float::F16, count);
-        let values: Vec<Room<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
+        let values: Vec<Buffer<i16>> = (0..queries).map(|_| painter.integers(127, dim)).collect();
         let queries: Vec<IntQuery> =
             values.iter().map(|values| IntQuery { values, scale: painter.float() }).collect();
         let case = format_args!(
@@ -100,7 +102,7 @@ pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
         if queries > 1 {
             weights[..count].fill(0.0); // a query to which nothing is added
         }
-        // As attention's are: of all queries, or of the later ones.
+        // Like weights of attention: of all queries, or of the later ones.
         let signed = [0, count * (queries / 2), queries * count][painter.below(3)];
         weights[signed..].iter_mut().for_each(|weight| *weight = weight.abs());
         let mut acc = painter.floats(Style::Wide, queries * dim);
@@ -117,9 +119,9 @@ pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
 }
 
 /// One vector of z, in units of integer centroids.
-fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Room<f32> {
+fn vector(painter: &mut Painter, kind: usize, dim: usize) -> Buffer<f32> {
     match kind {
-        // Ties: halves and whole numbers lie on thresholds and midway between paths.
+        // Ties: halves and integers lie on thresholds and midway between paths.
         0 => painter.integers(254, dim).iter().map(|y| f32::from(*y) / 2.0).collect(),
         1 => filled(0.0, dim),
         2 => painter.floats(Style::OneHot, dim).iter().map(|y| y * 1000.0).collect(),
@@ -142,7 +144,7 @@ fn same_paths(
     scales: &[f32],
     case: Arguments,
 ) -> Outcome {
-    let (z, scales) = (Room::new(z), Room::new(scales));
+    let (z, scales) = (Buffer::new(z), Buffer::new(scales));
     let run = |backend: Backend, bytes: &mut [u8], fits: &mut [Fit]| {
         backend.viterbi_encode(book, dim, &z, &scales, bytes, fits);
     };
@@ -161,7 +163,7 @@ fn same_paths(
             }
         },
     )?;
-    // The scales' bytes stay as they are; the others do not depend on what was there.
+    // The bytes of the scales do not change. The others do not depend on their previous values.
     let mut other = filled(0xff, bytes);
     for (row, other) in
         scratch.chunks_exact_mut(book.row_bytes(dim)).zip(other.chunks_exact_mut(book.row_bytes(dim)))
@@ -176,7 +178,8 @@ fn same_paths(
 
 pub(super) fn viterbi_encode(backends: &[Backend]) -> Outcome {
     books(&[32, 80, 128, 576], |book, dim, painter| {
-        // Every count with one codebook; one vector, and one full and one partial batch, with the others.
+        // Every count with one codebook. With the others, one vector, and one full and one partial
+        // batch.
         let counts: &[usize] = match (book.states(), book.levels(), dim) {
             (8, 4, 80 | 128) => &[0, 1, 2, 5, 6, 7, 8, 9, 15, 16, 17, 33],
             (_, _, 32) => &[3, 25],

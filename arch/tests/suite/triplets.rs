@@ -3,22 +3,22 @@
 use super::paint::{Painter, STYLES, Style};
 use super::rows::Painted;
 use super::{Outcome, QUERY_COUNTS, ROW_COUNTS, WIDTHS, filled, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use alloc::format;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend, Float, IntQuery, MAX_WEIGHT, Search, TripletLayout};
 
-/// A codebook of random centroids, and what follows from it.
+/// A codebook of random centroids, and the tables that follow from it.
 struct Codebook {
     dim: usize,
     scale: Float,
     bits: (u8, u8, u8),
-    coordinates: Room<f32>,
-    lengths: Room<f32>,
-    directions: Room<[i8; 4]>,
-    planes: [Room<u8>; 3],
-    radii: Room<f32>,
-    rest: Room<i16>,
+    coordinates: Buffer<f32>,
+    lengths: Buffer<f32>,
+    directions: Buffer<[i8; 4]>,
+    planes: [Buffer<u8>; 3],
+    radii: Buffer<f32>,
+    rest: Buffer<i16>,
 }
 
 impl Codebook {
@@ -28,13 +28,14 @@ impl Codebook {
         let part = 32768 / half;
         let upper: Vec<f32> =
             (0..half).map(|k| (k * part + 1 + painter.below(part - 1)) as f32 / 32768.0).collect();
-        let coordinates: Room<f32> = upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect();
+        let coordinates: Buffer<f32> = upper.iter().rev().map(|c| -c).chain(upper.iter().copied()).collect();
         let unfold = |xi: f32, eta: f32| {
             let z = (1.0 - xi.abs()) - eta.abs();
             let folded = [(1.0 - eta.abs()).copysign(xi), (1.0 - xi.abs()).copysign(eta), z];
             if z < 0.0 { folded } else { [xi, eta, z] }
         };
-        // 1/√(x² + y² + z²) by Newton's method, or nearly: it only has to be the same for all backends.
+        // 1/√(x² + y² + z²) by Newton's method, approximately. It only has to be the same for all
+        // backends.
         let length = |[x, y, z]: [f32; 3]| {
             (0..6).fold(1.3f32, |length, _| {
                 length * (1.5 - 0.5 * ((x * x + y * y) + z * z) * (length * length))
@@ -42,7 +43,7 @@ impl Codebook {
         };
         let lengths = (0..half * half).map(|k| length(unfold(upper[k % half], upper[k / half]))).collect();
         let codes = if direction_bits <= 5 { 4 * half * half } else { 0 };
-        let directions: Room<[i8; 4]> = (0..codes)
+        let directions: Buffer<[i8; 4]> = (0..codes)
             .map(|code| {
                 let point = unfold(coordinates[code % (2 * half)], coordinates[code / (2 * half)]);
                 let [x, y, z] = point.map(|c| (c * length(point) * 127.0) as i8);
@@ -56,7 +57,7 @@ impl Codebook {
         };
         let entries = [128, 256, 0][usize::from(direction_bits.saturating_sub(4)).min(2)];
         let planes = [0, 1, 2].map(|c| {
-            (0..entries).map(|k| (i16::from(directions[code_of(k)][c]) + 128) as u8).collect::<Room<_>>()
+            (0..entries).map(|k| (i16::from(directions[code_of(k)][c]) + 128) as u8).collect::<Buffer<_>>()
         });
         let count = 1usize << radius_bits;
         let radii = (0..count).map(|k| (k as f32 + 0.5 + painter.float() * 0.4) / count as f32).collect();
@@ -172,7 +173,8 @@ pub(super) fn decode_triplets(backends: &[Backend]) -> Outcome {
     Ok(())
 }
 
-/// (direction bits, radius bits, dim, rows, queries): all bits and widths with a few rows, then every count for some.
+/// (direction bits, radius bits, dim, rows, queries): all bits and widths with a few rows, then
+/// every count for some.
 fn shapes(highest: u8) -> impl Iterator<Item = (u8, u8, usize, usize, usize)> {
     let bits = move || all_bits().filter(move |(direction, _)| *direction <= highest);
     let few = bits()
@@ -193,7 +195,7 @@ pub(super) fn score_triplets(backends: &[Backend]) -> Outcome {
         let mut painter = Painter::new(&[direction.into(), radius.into(), dim, count, queries]);
         let book = Codebook::new(&mut painter, dim, direction, radius);
         let page = book.page(&mut painter, count);
-        let values: Vec<Room<i16>> = (0..queries)
+        let values: Vec<Buffer<i16>> = (0..queries)
             .map(|_| match painter.below(6) {
                 0 => filled(127, dim),
                 1 => filled(-127, dim),
@@ -216,7 +218,7 @@ pub(super) fn score_triplets_floats(backends: &[Backend]) -> Outcome {
         let book = Codebook::new(&mut painter, dim, direction, radius);
         let page = book.page(&mut painter, count);
         let style = STYLES[painter.below(STYLES.len())];
-        let queries: Vec<Room<f32>> = (0..queries).map(|_| painter.floats(style, dim)).collect();
+        let queries: Vec<Buffer<f32>> = (0..queries).map(|_| painter.floats(style, dim)).collect();
         let queries: Vec<&[f32]> = queries.iter().map(|query| &query[..]).collect();
         let case = format!("{}, {count} rows, {} queries, {style:?}", book.name(), queries.len());
         same_outputs(backends, format_args!("{case}"), queries.len() * count, |backend, scores| {
@@ -239,7 +241,7 @@ pub(super) fn accumulate_triplets(backends: &[Backend]) -> Outcome {
                 _ => weights.extend_from_slice(&painter.floats(Style::Random, count)),
             }
         }
-        let weights = Room::new(&weights);
+        let weights = Buffer::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format!("{}, {count} rows, {queries} queries", book.name());
         same_changes(backends, format_args!("{case}"), &acc, |backend, acc| {

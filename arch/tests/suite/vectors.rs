@@ -2,7 +2,7 @@
 
 use super::paint::{Painter, STYLES, Style};
 use super::{Outcome, WIDTHS, lengths, same_changes, same_outputs};
-use crate::room::Room;
+use crate::buffer::Buffer;
 use octaplex_arch::Backend;
 
 pub(crate) fn dot(backends: &[Backend]) -> Outcome {
@@ -74,7 +74,7 @@ fn rotations(backends: &[Backend], kernel: fn(Backend, &mut [f32], &[u32], f32))
         for style in STYLES {
             let mut painter = Painter::new(&[n]);
             let x = painter.floats(style, n);
-            let signs: Room<u32> = (0..n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
+            let signs: Buffer<u32> = (0..n).map(|_| painter.next() as u32 & 0x8000_0000).collect();
             for scale in [1.0, 0.088_388_35, -3.7] {
                 let case = format_args!("width {n}, {style:?}, scale {scale}");
                 same_changes(backends, case, &x, |backend, x| kernel(backend, x, &signs, scale))?;

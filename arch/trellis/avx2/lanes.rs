@@ -1,13 +1,25 @@
-//! Scores and weighted sums of trellis codes for rows of 128, 64 and 32 coordinates, up to 8 states (16 for 128) and codes of
-//! 0 to 3 bits: on an Intel Sapphire Rapids, 8.4 ns a row of 128 and query for 64 centroids and 14 for 128, which take
-//! `avx2.rs` 32 and 35. A whole attention step (8 states, m = 4, keys and values) took half as long with it at width 64, and a
-//! tenth at 32, where `avx2.rs` leaves short rows to the specification.
+//! Scores and weighted sums of trellis codes for common shapes: rows of 128, 64 and 32 coordinates,
+//! up to 8 states (16 for 128), and codes of 0 to 3 bits.
 //!
-//! Rows r and r + 4 share a register; or four shorter ones, or eight. Each byte of it has eight neighbouring coordinates, one for
-//! each of eight look-ups, as the path plane has them; or four, where codes have two bits and their plane has them so. The
-//! window's four newest bits, a shift and a mask away, are an index of `vpshufb`; a fifth bit and those of the code choose among
-//! tables: each is brought to the top of its byte, where `vpblendvb` asks for it. It is the query that is put into that order,
-//! once a page.
+//! Rows r and r + 4 share a register, or four rows of 64, or eight of 32. Each byte has eight
+//! neighbouring coordinates, one for each of eight lookups, in the order of the path plane. (With
+//! codes of two bits it has four, in the order of their plane.)
+//!
+//! ```text
+//! register     │ row r: 16 path bytes │ row r + 4: 16 path bytes │
+//! byte k         coordinates 8k … 8k+7: lookup i takes coordinate i of every byte
+//!
+//! index          the window's four newest bits, by a shift and a mask: for `vpshufb`
+//! tables         a fifth window bit and the code's bits choose among tables: each is moved to the top of its
+//!                byte, where `vpblendvb` looks
+//! ```
+//!
+//! The query is put into this order, once a page.
+//!
+//! On Intel Sapphire Rapids, a row of 128 and a query take 8.4 ns with 64 centroids and 14 ns with
+//! 128. The general kernels of `avx2.rs` take 32 and 35 ns. A whole attention step (8 states, m =
+//! 4, keys and values) takes half of their time at width 64. At width 32 it takes a tenth, because
+//! `avx2.rs` leaves short rows to the specification.
 
 mod look_up;
 mod many;
@@ -27,10 +39,10 @@ use planes::all_planes;
 
 /// Coordinates of a lane: of one row, of two or of four.
 const LANE: usize = 128;
-/// The widths of the latter.
+/// The widths of which two or four rows share a lane.
 const HALF: usize = LANE / 2;
 const QUARTER: usize = LANE / 4;
-/// Queries from which on tiles are faster, for scores and for sums.
+/// The number of queries from which on tiles are faster, for scores and for sums.
 const MANY: [usize; 2] = [16, 8];
 /// Queries that share a pass over the rows.
 pub(crate) const QUERIES: usize = 8;
@@ -39,10 +51,11 @@ const EACH: usize = 8;
 /// The most tables: three bits of a code, and one of the window.
 const TABLES: usize = 16;
 
-/// A query in the look-ups' order: magnitudes, and the values whose signs go to the centroids.
+/// A query in the order of the lookups: magnitudes, and the values whose signs move to the
+/// centroids.
 type Values = [[__m256i; 2]; EACH];
 
-/// Runs a function for codes of so many bits, if it is of these.
+/// Calls a function for the number of bits of a code.
 macro_rules! for_codes {
     ($book:expr, $function:ident::<$lanes:ident, $five:literal, $dim:ident>($($argument:expr),*)) => {
         match $book.levels() {
@@ -55,7 +68,7 @@ macro_rules! for_codes {
     };
 }
 
-/// The same for a shape.
+/// Calls a function for a shape.
 macro_rules! for_shape {
     ($book:expr, $rows:expr, $function:ident::<$lanes:ident>($($argument:expr),*)) => {{
         match ($rows.dim, $book.states()) {
@@ -69,13 +82,13 @@ macro_rules! for_shape {
     }};
 }
 
-/// Whether a shape is of these.
+/// Returns whether there is a kernel for a shape.
 pub(crate) fn takes(book: &TrellisCodebook, dim: usize) -> bool {
     let width = dim == LANE && book.states() <= 16 || [HALF, QUARTER].contains(&dim) && book.states() <= 8;
     width && [1, 2, 4, 8].contains(&book.levels())
 }
 
-/// Scores queries if the shape is of these; `false` if not.
+/// Scores queries if there is a kernel for the shape. Returns whether there is.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
@@ -87,7 +100,8 @@ pub(crate) fn score<L: Integers<V = __m256i>>(
     for_shape!(book, rows, score_as::<L>(scale, queries, scores))
 }
 
-/// Sums as many queries as are faster so, if the shape is of these, and says how many those were.
+/// Adds rows for as many queries as are faster with tiles, if there is a kernel for the shape.
+/// Returns how many those were.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn sum_many<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
@@ -102,7 +116,8 @@ pub(crate) fn sum_many<L: Integers<V = __m256i>>(
     if taken > 0 && sum(acc) { taken } else { 0 }
 }
 
-/// Sums up to eight queries over up to 256 rows if the shape is of these; `false` if not.
+/// Adds up to 256 rows for up to eight queries, if there is a kernel for the shape. Returns whether
+/// there is.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn sum_page<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
@@ -114,7 +129,7 @@ pub(crate) fn sum_page<L: Integers<V = __m256i>>(
     for_shape!(book, rows, sum_as::<L>(ints, units, acc))
 }
 
-/// Codes of `BITS` bits, windows of five bits if `FIVE`, of up to four if not.
+/// Scores codes of `BITS` bits. Windows have five bits if `FIVE`, otherwise up to four.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
@@ -142,6 +157,7 @@ fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Scores a pair of rows with one query.
 fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
@@ -153,9 +169,9 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
     for (i, scores) in scores.chunks_mut(8).enumerate() {
         let (block, r) = (blocks.get(i / (ROWS / 8)), i % (ROWS / 8) * 8);
         if r == 0 {
-            blocks.ask_apart(i / (ROWS / 8));
+            blocks.prefetch_apart(i / (ROWS / 8));
         }
-        // All planes come first: their way from memory to a window is as long as a pair's look-ups take.
+        // Load all planes first: from memory to a window takes as long as the lookups of a pair.
         let planes = all_planes::<BITS, DIM>(&block, r);
         let mut sums = [_mm256_setzero_si256(); 4];
         for (i, planes) in planes[..DIM / 32].iter().enumerate() {
@@ -166,6 +182,7 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Scores rows with several queries, which share the lookups.
 fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
@@ -182,7 +199,7 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
     for first in (0..count).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
         if r == 0 {
-            blocks.ask_apart(first / ROWS);
+            blocks.prefetch_apart(first / ROWS);
         }
         let mut sums = [[_mm256_setzero_si256(); 4]; QUERIES];
         for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
@@ -200,6 +217,7 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Adds rows of one shape for up to eight queries.
 fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -212,12 +230,12 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     let queries = acc.len() / DIM;
-    // Of each look-up, bytes 0 to 8 of a lane, the others.
+    // For each lookup, bytes 0 to 8 of a lane, then the others.
     let mut sums = [[[zero; 2]; EACH]; QUERIES];
     for first in (0..rows.count()).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
         if r == 0 {
-            blocks.ask_apart(first / ROWS);
+            blocks.prefetch_apart(first / ROWS);
         }
         let mut pairs = [[[zero; 2]; EACH]; 4];
         for (pairs, planes) in pairs.iter_mut().zip(&all_planes::<BITS, DIM>(&block, r)[..DIM / 32]) {
@@ -266,19 +284,19 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     }
 }
 
-/// Which coordinate the `k`-th look-up finds for byte `i` of a lane.
+/// Returns which coordinate the `k`-th lookup finds for byte `i` of a lane.
 fn coordinate<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
     let in_lane = if BITS == 2 { k / 4 * 64 + i * 4 + k % 4 } else { i * 8 + k };
     in_lane % DIM
 }
 
-/// Of which of a lane's rows.
+/// Returns which of a lane's rows the `k`-th lookup finds for byte `i`.
 fn row_of_lane<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
     let in_lane = if BITS == 2 { k / 4 * 64 + i * 4 } else { i * 8 };
     in_lane / DIM
 }
 
-/// The products of look-ups number `i` of eight rows.
+/// Adds the products of lookups number `i` of eight rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(
@@ -296,12 +314,12 @@ fn add<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(
     }
 }
 
-/// Of how many sums a row is one.
+/// Returns of how many sums a row is one.
 const fn sums_of_row<const BITS: usize, const DIM: usize>() -> usize {
     if BITS == 2 && DIM < LANE { DIM / 16 } else { DIM / 32 }
 }
 
-/// (f32(sum) · factor) · row scale of eight rows.
+/// Returns (f32(sum) · factor) · row scale of eight rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn finish<const BITS: usize, const DIM: usize>(
@@ -323,7 +341,8 @@ fn finish<const BITS: usize, const DIM: usize>(
     store_first(scores, _mm256_mul_ps(scaled, scales));
 }
 
-/// Lanes i and i + 2 of each half, of a and b alternating; on Zen 5, `vphaddd` takes four times as long.
+/// Adds lanes i and i + 2 of each half, alternating between a and b. `vphaddd` takes four times as
+/// long on Zen 5.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add_pairs(a: __m256i, b: __m256i) -> __m256i {
@@ -332,6 +351,7 @@ fn add_pairs(a: __m256i, b: __m256i) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Puts a query into the order of the lookups.
 fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
     let mut values = [[_mm256_setzero_si256(); 2]; EACH];
     for (k, values) in values.iter_mut().enumerate() {
@@ -344,7 +364,7 @@ fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
     values
 }
 
-/// What each sum starts with: what the centroids' bias will add to a row's.
+/// Returns the value with which each sum begins: it cancels what the centroids' bias adds to a row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn start<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(query: &IntQuery) -> __m256i {

@@ -1,6 +1,9 @@
-//! The path search on AVX2: the steps of `search.rs`. What surrounds them (columns of vectors, the walk back, the choice of
-//! codes) is here too: element by element, as in `search.rs`, pages of 128 coordinates and 8 states take 1.2 to 2.4 times as
-//! long, single vectors up to 1.3 (Intel Sapphire Rapids), as branches cannot be predicted.
+//! The path search with AVX2: the operations of `search.rs`, and what surrounds them.
+//!
+//! Columns of vectors, the walk back and the choice of codes are vectorised here too. Element by
+//! element, as `search.rs` does them, pages of 128 coordinates and 8 states take 1.2 to 2.4 times
+//! as long, and single vectors up to 1.3 times (Intel Sapphire Rapids), because the branches are
+//! unpredictable.
 
 use crate::floats::{LANES, halve};
 use crate::registers::avx2::{Avx2, load_ps, store_ps};
@@ -10,7 +13,7 @@ use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, 
 use crate::{Fit, MAX_DIM, TrellisCodebook, codes};
 use core::arch::x86_64::*;
 
-/// See `scalar::viterbi_encode`.
+/// Implements `scalar::viterbi_encode`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn viterbi_encode(
     book: &TrellisCodebook,
@@ -31,7 +34,8 @@ pub(crate) fn viterbi_encode(
 /// Intrinsics in a place that cannot carry `#[target_feature]`, a trait.
 macro_rules! avx2 {
     ($($body:tt)*) => {{
-        // SAFETY: whoever names `Avx2` has asked the CPU for AVX2. Loads and stores have as many elements as a register.
+        // SAFETY: `Avx2` is only used where AVX2 was detected. Loads and stores take as many
+        // elements as a register has.
         unsafe { $($body)* }
     }};
 }
@@ -68,7 +72,7 @@ impl Floats for Avx2 {
         avx2!(_mm256_add_ps(a, b))
     }
 
-    /// The square: a multiplication costs what the mask of an absolute value would.
+    /// Returns the square: a multiplication costs as much as the mask of an absolute value.
     #[inline(always)]
     fn error(y: __m256, centroid: __m256) -> __m256 {
         avx2!({
@@ -82,7 +86,8 @@ impl Floats for Avx2 {
         error
     }
 
-    /// By their bits, which compare as the floats do, on ports that those leave free (Zen 5).
+    /// Compares the bits, which are ordered as the floats, on ports that float operations leave
+    /// free (Zen 5).
     #[inline(always)]
     fn min(a: __m256, b: __m256) -> __m256 {
         avx2!(_mm256_castsi256_ps(_mm256_min_epu32(_mm256_castps_si256(a), _mm256_castps_si256(b))))
@@ -148,7 +153,7 @@ impl Floats for Avx2 {
     }
 }
 
-/// See `Floats::columns`: eight coordinates of sixteen vectors, transposed eight by eight.
+/// Implements `Floats::columns`: eight coordinates of sixteen vectors, transposed eight by eight.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn columns(y: &mut Columns<Avx2>, dim: usize, start: usize, z: &[f32], scales: &[f32]) {
@@ -178,7 +183,7 @@ fn columns(y: &mut Columns<Avx2>, dim: usize, start: usize, z: &[f32], scales: &
     }
 }
 
-/// See `Floats::cheapest`.
+/// Implements `Floats::cheapest`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn cheapest(costs: &[[__m256; REGISTERS]]) -> [u32; 16] {
@@ -195,7 +200,7 @@ fn cheapest(costs: &[[__m256; REGISTERS]]) -> [u32; 16] {
     states
 }
 
-/// See `Floats::trace_back`.
+/// Implements `Floats::trace_back`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn trace_back(decisions: &[Decisions<Avx2>; WORD], top: u32, states: &mut [u32; 16]) -> [u32; 16] {
@@ -209,7 +214,7 @@ fn trace_back(decisions: &[Decisions<Avx2>; WORD], top: u32, states: &mut [u32; 
         for decision in decisions.iter().rev() {
             bits = _mm256_or_si256(_mm256_add_epi32(bits, bits), _mm256_and_si256(state, one));
             let [low, high] = [_mm256_castps_si256(decision[r][0]), _mm256_castps_si256(decision[r][1])];
-            // Shifts by 32 and more give 0, so the two halves of 64 decisions do not disturb each other.
+            // Shifts by 32 and more give 0, so the two halves of 64 decisions do not interfere.
             let taken = _mm256_or_si256(
                 _mm256_srlv_epi32(low, state),
                 _mm256_srlv_epi32(high, _mm256_sub_epi32(state, _mm256_set1_epi32(32))),
@@ -226,8 +231,8 @@ fn trace_back(decisions: &[Decisions<Avx2>; WORD], top: u32, states: &mut [u32; 
 /// Registers of eight words for a table of all windows.
 const TABLE: usize = 2 * MAX_STATES / 8;
 
-/// See `Floats::choose`. Sixteen coordinates at a time, in words: y + y reaches the sum of two centroids, an integer, when its
-/// floor does. `vpshufb` looks up eight words.
+/// Implements `Floats::choose`, for sixteen coordinates at a time, in words. 2y reaches the sum of
+/// two centroids, an integer, exactly if its floor does. `vpshufb` looks up eight words.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn choose<const M: usize>(
     book: &TrellisCodebook,
@@ -246,6 +251,7 @@ fn choose<const M: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Chooses codes with tables of N registers.
 fn choose_from<const M: usize, const N: usize>(
     book: &TrellisCodebook,
     z: &[f32],
@@ -253,7 +259,7 @@ fn choose_from<const M: usize, const N: usize>(
     path: &Path,
     codes: &mut [u8; MAX_DIM],
 ) -> Fit {
-    // By windows: the first centroids, and the sums of each and the one before.
+    // For each window: the first centroids, and the sums of each centroid and the one before.
     let mut tables = [[_mm256_setzero_si256(); N]; M];
     for (k, table) in tables.iter_mut().enumerate() {
         for (n, words) in table.iter_mut().enumerate() {
@@ -276,7 +282,7 @@ fn choose_from<const M: usize, const N: usize>(
         let bits = u32::from(*word) << WORD | u32::from(before);
         before = *word;
         let bits = _mm256_set1_epi32(bits as i32);
-        // Coordinates 0..4 and 8..12, and the others: what `vpackusdw` puts in order.
+        // Coordinates 0..4 and 8..12, then the others: `vpackusdw` puts them in order.
         let windows = Windows::new(_mm256_packus_epi32(
             _mm256_and_si256(_mm256_srlv_epi32(bits, shifts[0]), window_mask),
             _mm256_and_si256(_mm256_srlv_epi32(bits, shifts[1]), window_mask),
@@ -315,7 +321,7 @@ fn choose_from<const M: usize, const N: usize>(
     Fit { correlation: halve(lanes), energy: sums.iter().sum::<u32>() as f32 }
 }
 
-/// Windows of sixteen coordinates, for look-ups of words.
+/// The windows of sixteen coordinates, for lookups of words.
 struct Windows {
     /// The two bytes of a word in a register of eight.
     index: __m256i,
@@ -326,6 +332,7 @@ struct Windows {
 impl Windows {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
+    /// Prepares the indices of sixteen windows.
     fn new(windows: __m256i) -> Self {
         let eighth = _mm256_and_si256(windows, _mm256_set1_epi16(7));
         let twice = _mm256_mullo_epi16(eighth, _mm256_set1_epi16(0x0202));
@@ -342,6 +349,7 @@ impl Windows {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
+    /// Looks up words in a table of N registers.
     fn look_up<const N: usize>(&self, table: &[__m256i; N]) -> __m256i {
         let mut found = [_mm256_setzero_si256(); N];
         for i in 0..N {
@@ -360,7 +368,7 @@ impl Windows {
     }
 }
 
-/// The first eight of bytes as words, in both lanes.
+/// Loads eight bytes as words, into both lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn eight_words(bytes: &[i8]) -> __m256i {
@@ -370,7 +378,7 @@ fn eight_words(bytes: &[i8]) -> __m256i {
     _mm256_broadcastsi128_si256(_mm_cvtepi8_epi16(bytes))
 }
 
-/// The floor of y + y, which may be cut to what no sum of two centroids reaches.
+/// Returns the floor of 2y, limited to values that a sum of two centroids can reach or exceed.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn floor_of_twice(y: __m256) -> __m256i {
@@ -380,6 +388,7 @@ fn floor_of_twice(y: __m256) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+/// Stores eight integers.
 fn store(out: &mut [u32; 8], x: __m256i) {
     // SAFETY: the array has eight integers.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }

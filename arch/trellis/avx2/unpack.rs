@@ -1,4 +1,4 @@
-//! From packed codes to bytes, 32 codes at a time.
+//! From packed codes to bytes, 32 codes at a time, with AVX2.
 
 use crate::registers::avx2::{load, upper_products};
 use crate::rows::{Block, Window};
@@ -12,12 +12,13 @@ pub(super) const CHUNK: usize = 32;
 /// Registers of the widest vector.
 const CHUNKS: usize = MAX_DIM / CHUNK;
 
-/// Bytes of a load. Shorter rows are left to the specification, so that a load can always end with its row.
+/// Bytes of a load. Shorter rows are left to the specification, so that a load can always be moved
+/// back to the end of its row.
 pub(super) const LOAD: usize = 16;
 
-/// What a row looks like: for the one match outside of all loops. Coordinates come in order.
+/// The forms of a row. A `match` outside of all loops chooses one. Coordinates come in order.
 pub(super) mod kind {
-    /// Bits alone.
+    /// Only bits.
     pub(crate) const STREAM: u8 = 0;
     /// Digit groups of a byte.
     pub(crate) const BYTES: u8 = 8;
@@ -25,14 +26,20 @@ pub(super) mod kind {
     pub(crate) const SEVENS: u8 = 7;
 }
 
-/// Takes codes from rows of one shape.
+/// Unpacks codes from rows of one shape.
 ///
-/// AVX2 has no variable shifts of bytes or words. For codes across bytes, `vpshufb` puts the two bytes with a code into
-/// a word, `vpmullw` shifts it up to the top and a plain shift takes it down.
+/// AVX2 has no variable shifts of bytes or words. So `vpshufb` brings the two bytes with a code to
+/// a word, `vpmullw` moves the code to the top, and a plain shift moves it down:
+///
+/// ```text
+/// word      byte 1                 byte 0              3 bits, code 2 at bits 6 to 8
+///           . . . . . . . c₂      c₂ c₂ . . . . . .
+/// · 2⁷      c₂ c₂ c₂ . . .                             then >> 13
+/// ```
 pub(super) struct Unpack {
     kind: u8,
     packing: Packing,
-    /// 2^(16 - bits - first bit) for each code's word.
+    /// 2^(16 - bits - first bit) for the word of each code.
     up: __m256i,
     down: __m128i,
     low_bits: __m256i,
@@ -40,17 +47,17 @@ pub(super) struct Unpack {
     take: __m256i,
     head: usize,
     digit_start: usize,
-    /// Where the last load of a row starts.
+    /// The start of the last load of a row.
     last_load: usize,
-    /// Valid bits of a row's last byte.
+    /// The valid bits of a row's last byte.
     last_mask: u8,
     /// How many of `places` are set.
     set: usize,
     places: [MaybeUninit<Place>; CHUNKS],
 }
 
-/// Where 32 codes are: the loads of the two lanes, and what goes to their words. Two registers of words each, which
-/// `vpackuswb` brings into order.
+/// The location of 32 codes: the loads of the two lanes, and the bytes of their words. There are
+/// two registers of words, which `vpackuswb` brings into order.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     raw: [usize; 2],
@@ -62,7 +69,7 @@ pub(super) struct Place {
     table: &'static DigitChunk,
 }
 
-/// The place, in a block of rows.
+/// A location in each row of a block.
 pub(super) struct Windows<'a> {
     place: &'a Place,
     raw: [Window<'a>; 2],
@@ -71,8 +78,9 @@ pub(super) struct Windows<'a> {
 
 impl<'a> Windows<'a> {
     #[inline]
+    /// Checks the location once for all rows of the block.
     pub(super) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
-        // Not by `map`, which is not always inlined, and takes as long as four rows then.
+        // Not with `map`, which is not always inlined, and then takes as long as four rows.
         let two = |[a, b]: [usize; 2]| [block.window(a, a + LOAD), block.window(b, b + LOAD)];
         let raw = two(place.raw);
         Self { place, raw, digits: if KIND >= kind::SEVENS { two(place.digits) } else { raw } }
@@ -80,7 +88,7 @@ impl<'a> Windows<'a> {
 }
 
 impl Unpack {
-    /// The planes start at `head` in a row and end with it.
+    /// Prepares rows whose planes begin at `head` and end with the row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn new(packing: Packing, dim: usize, head: usize) -> Self {
@@ -112,7 +120,7 @@ impl Unpack {
         unpack
     }
 
-    /// Where the `i`-th load (or pair of loads) of a row is.
+    /// Returns the location of the `i`-th load (or pair of loads) of a row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn place(&self, i: usize) -> Place {
@@ -125,12 +133,14 @@ impl Unpack {
             valid: zero,
             table: &DIGITS[0][0],
         };
-        // Loads that would end behind the row end with it; their indices grow by as much.
+        // Loads that would end behind the row are moved back to its end, and their indices grow by
+        // as much.
         let fit = |starts: [usize; 2], spread: &[[u8; 32]; 2]| {
             let loads = starts.map(|start| start.min(self.last_load));
             let late = |lane: usize| _mm_set1_epi8((starts[lane] - loads[lane]).min(64) as i8);
             let late = _mm256_set_m128i(late(1), late(0));
-            // From 16 on, indices are behind the row, where zeros are: `vpshufb` gives them for the uppermost bit.
+            // From 16 on, indices are behind the row and must give zeros. `vpshufb` does so if the
+            // uppermost bit is set.
             let grown = |spread| {
                 let index = _mm256_add_epi8(load(spread), late);
                 _mm256_adds_epu8(index, _mm256_set1_epi8(0x70))
@@ -150,7 +160,7 @@ impl Unpack {
         };
         let starts = place.table.first.map(|first| self.digit_start + first);
         (place.digits, place.digit_spread) = fit(starts, &place.table.spread);
-        // The padding of the plane's last byte is in a row's last load, and there it is last.
+        // The padding of the plane's last byte is in a row's last load, where it is the last byte.
         let valid = |lane: usize| {
             let last = if place.digits[lane] == self.last_load { self.last_mask } else { 0xff };
             _mm_insert_epi8::<15>(_mm_set1_epi8(-1), i32::from(last))
@@ -159,19 +169,20 @@ impl Unpack {
         place
     }
 
+    /// Returns the form of a row.
     pub(super) fn kind(&self) -> u8 {
         self.kind
     }
 
-    /// The load of register `c`, in each row of a block.
+    /// Returns the load of register `c`, for each row of a block.
     #[inline]
     pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
         let place = &self.places[..self.set][c];
-        // SAFETY: `with_places` has set this many.
+        // SAFETY: `with_places` has set the first `set` elements.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 
-    /// The codes of row `r`.
+    /// Returns the codes of row `r`.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn codes<const KIND: u8>(&self, windows: &Windows, r: usize) -> __m256i {
@@ -185,8 +196,8 @@ impl Unpack {
         if KIND == kind::STREAM {
             return _mm256_packus_epi16(raw(0), raw(1));
         }
-        // Digits as in the AVX-512 kernels: a fraction, one multiplication that shifts its digit behind the point and
-        // one that takes it.
+        // Digits are found as in the AVX-512 kernels: as a fraction, with one multiplication that
+        // moves the digit behind the point and one that extracts it.
         let bytes = _mm256_and_si256(two(&windows.digits), place.valid);
         let digit = |half: usize| {
             let mut group = _mm256_shuffle_epi8(bytes, place.digit_spread[half]);
@@ -207,7 +218,7 @@ impl Unpack {
     }
 }
 
-/// Where the digit plane starts, and the valid bits of its last byte.
+/// Returns where the digit plane begins, and the valid bits of its last byte.
 fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
     let bits = packing.digit_bits(dim);
     (head + packing.raw_bytes(dim), 0xff >> (8 * bits.div_ceil(8) - bits))
@@ -216,11 +227,12 @@ fn digit_plane(packing: Packing, dim: usize, head: usize) -> (usize, u8) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn load_16(window: &Window, r: usize) -> __m128i {
-    // SAFETY: the windows that `Unpack::windows` makes have `LOAD` bytes.
+    // SAFETY: windows from `Unpack::windows` have `LOAD` bytes.
     unsafe { _mm_loadu_si128(window.row(r).cast()) }
 }
 
-/// For codes of 0 to 8 bits, the two bytes of each code's word, counted from the first of a lane's sixteen codes.
+/// For codes of 0 to 8 bits, the two bytes of each code's word, counted from the first of a lane's
+/// sixteen codes.
 static SPREAD: [[[u8; 32]; 2]; 9] = {
     let mut table = [[[0; 32]; 2]; 9];
     let mut bits = 0;
@@ -236,6 +248,7 @@ static SPREAD: [[[u8; 32]; 2]; 9] = {
     table
 };
 
+/// The factors that move each code to the top of its word.
 static UP: [[u16; 16]; 9] = {
     let mut table = [[0; 16]; 9];
     let mut bits = 1;
@@ -250,17 +263,18 @@ static UP: [[u16; 16]; 9] = {
     table
 };
 
-/// Where the digits of 32 codes are.
+/// The location of the digits of 32 codes.
 #[derive(Clone, Copy)]
 struct DigitChunk {
-    /// First byte of each lane's codes.
+    /// The first byte of each lane's codes.
     first: [usize; 2],
     spread: [[u8; 32]; 2],
-    /// For groups of seven bits: what moves each to the top of its word.
+    /// For groups of seven bits, the factors that move each to the top of its word.
     up: [[u16; 16]; 2],
     factor: [[u16; 16]; 2],
 }
 
+/// Computes the location of a chunk's digits.
 const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     let radix = packing.radix();
     let (group, width) = packing.digit_group();
@@ -285,6 +299,7 @@ const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
     table
 }
 
+/// Computes the locations for all chunks.
 const fn digit_chunks(levels: usize) -> [DigitChunk; CHUNKS] {
     let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
     let mut chunks = [digit_chunk(packing, 0); CHUNKS];
@@ -296,5 +311,5 @@ const fn digit_chunks(levels: usize) -> [DigitChunk; CHUNKS] {
     chunks
 }
 
-/// Radix 3, 5 and 9.
+/// The tables for radix 3, 5 and 9.
 static DIGITS: [[DigitChunk; CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];

@@ -1,11 +1,18 @@
-//! Scores of one query where an index needs eight bits at most: for rows of whole units of 128 coordinates if codes are
-//! plain bits, for rows of 128 if they have base-3 digits.
+//! Scores of one query, where an index has at most eight bits. Rows have whole units of 128
+//! coordinates if codes are plain bits, and 128 coordinates if they have base-3 digits.
 //!
-//! Two rows share a register, 32 bytes each, so that their sums take half the additions. Each byte has four neighbouring
-//! coordinates (two, where codes have three or four bits; five, whose digits share a byte of the row), and there is one
-//! look-up for each of them. `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword for each byte, brings a
-//! window to where an index wants it; a code stays where it lies, or is a shift away, as a table may have any order. It is
-//! the query that is put into the look-ups' order, once a page.
+//! Two rows share a register, with 32 bytes each, so that their sums take half the additions. Each
+//! byte has four neighbouring coordinates. (It has two if codes have three or four bits, and five
+//! if their digits share a byte of the row.) There is one lookup for each of them.
+//!
+//! ```text
+//! register     │ row r: 32 bytes │ row r + 4: 32 bytes │
+//! byte k       coordinates 4k … 4k+3; lookup i takes coordinate 4k + i of every byte
+//! multishift   any eight bits of the lane's path quadword: moves the window to its place in the index
+//! code         stays where it lies or is shifted: the table may have any order
+//! ```
+//!
+//! The query is put into the order of the lookups, once a page.
 
 use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
 use crate::codes::avx512::pairs::{Query, add_pairs, halves};
@@ -20,15 +27,17 @@ use core::arch::x86_64::*;
 const UNIT: usize = 128;
 /// Units of the widest row.
 const UNITS: usize = MAX_DIM / UNIT;
-/// The most look-ups of a unit.
+/// The most lookups of a unit.
 const LOOK_UPS: usize = 5;
 /// Bytes of a row's digits.
 const DIGITS: usize = UNIT.div_ceil(5);
 
-/// A byte for each place in a register, see `places!`: the first 32 are of one row, the others of another.
+/// A byte for each position in a register, see `places!`. The first 32 belong to one row, the
+/// others to another.
 type Places = [u8; 64];
 
-/// What an index is made of: a window of `history` + 1 bits, `raw` bits of a code, and two of its digit if it has one.
+/// The parts of an index: a window of `history` + 1 bits, `raw` bits of a code, and two bits of its
+/// digit if it has one.
 #[derive(Clone, Copy)]
 struct Shape {
     raw: usize,
@@ -37,8 +46,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// The coordinate that a look-up has in a place, 128 and more if none; and its path bit in the quadword that
-    /// [`path_byte`](Self::path_byte) collects.
+    /// Returns the coordinate of a lookup in a position, 128 and more if it has none. Also returns
+    /// its path bit in the quadword that [`path_byte`](Self::path_byte) collects.
     const fn coordinate(self, look_up: usize, place: usize) -> (usize, usize) {
         let (quad, byte) = (place / 8 % 4, place % 8);
         let (first, half, bit) = match (self.digit, self.raw) {
@@ -49,7 +58,8 @@ impl Shape {
         (first + 64 * half + bit, 8 + 32 * half + bit)
     }
 
-    /// The byte of the path plane (or of another plane of one bit) in a place; 0 is before the first.
+    /// Returns the byte of the path plane (or of another plane of one bit) for a position. 0 is the
+    /// byte before the first.
     const fn path_byte(self, place: usize) -> usize {
         let (quad, byte) = (place / 8 % 4, place % 8);
         match (self.digit, self.raw) {
@@ -59,7 +69,7 @@ impl Shape {
         }
     }
 
-    /// The lowest bit of a code, or of its digit, in the byte that a look-up takes it from.
+    /// Returns the lowest bit of a code, or of its digit, in the byte from which a lookup takes it.
     const fn code_bit(self, look_up: usize) -> usize {
         match (self.digit, self.raw) {
             (true, _) => 2 * (look_up % 4),
@@ -69,8 +79,11 @@ impl Shape {
         }
     }
 
-    /// From the lowest bit up, an index has digit, raw bits and window; or window, raw bits and digit, where the code lies
-    /// high enough. Gives the latter, where the code or its digit begins, and where its raw bits and the window begin.
+    /// Returns how the index of a lookup is ordered.
+    ///
+    /// From the lowest bit up it is digit, raw bits and window, or, if the code lies high enough,
+    /// window, raw bits and digit. Returns whether it is the latter, where the code or its digit
+    /// begins, and where its raw bits and the window begin.
     const fn order(self, look_up: usize) -> (bool, usize, usize, usize) {
         let window = self.history + 1;
         if self.in_twos() {
@@ -83,7 +96,7 @@ impl Shape {
         }
     }
 
-    /// For each index in either order: code << (history + 1) | window.
+    /// Returns code << (history + 1) | window for each index, in both orders.
     const fn orders(self) -> [[Places; 4]; 2] {
         let mut orders = [[[0; 64]; 4]; 2];
         let window_bits = self.history + 1;
@@ -98,7 +111,7 @@ impl Shape {
             };
             let window = (i % 256) >> window_at & ((1 << window_bits) - 1);
             let raw = (i % 256) >> raw_at & ((1 << self.raw) - 1);
-            // A digit 3 stands for 0, see `digits`.
+            // Digit 3 stands for 0, see `digits`.
             let digit = if self.digit { ((i % 256) >> digit_at & 3) % 3 } else { 0 };
             orders[i / 256][i % 256 / 64][i % 64] =
                 (((digit << self.raw | raw) << window_bits) | window) as u8;
@@ -107,18 +120,20 @@ impl Shape {
         orders
     }
 
-    /// Whether one index serves two coordinates, shifted by one bit for the second: a window of five bits, and above them the
-    /// two codes. It is made for the first and the third of four neighbours.
+    /// Returns whether one index serves two coordinates, shifted by one bit for the second. Then it
+    /// has a window of five bits, and above it the two codes. It is built for the first and the
+    /// third of four neighbours.
     const fn in_twos(self) -> bool {
         !self.digit && self.raw == 1 && self.history == 3
     }
 
-    /// The bytes of the path plane, and of another plane of one bit.
+    /// Returns the bytes of the path plane, and of another plane of one bit.
     const fn path_bytes(self) -> Places {
         places!(i => (i / 32 * 32 + self.path_byte(i) + 63) % 64)
     }
 
-    /// Of a look-up: shifts of the path bits, of raw bits, and the bytes that these are in.
+    /// Returns for a lookup: the shifts of the path bits, the shifts of raw bits, and the bytes
+    /// that contain these.
     const fn shifts(self, look_up: usize) -> [Places; 3] {
         let (_, _, raw_at, window_at) = self.order(look_up);
         [
@@ -128,19 +143,21 @@ impl Shape {
         ]
     }
 
-    /// The bit of a quadword at which raw bits begin, 64 higher, and the byte that [`Way`] collects for this place.
+    /// Returns the bit of a quadword at which raw bits begin, plus 64, and the byte that [`Way`]
+    /// collects for this position.
     const fn raw_place(self, look_up: usize, place: usize) -> (usize, usize) {
         let (coordinate, path_bit) = self.coordinate(look_up, place);
         let byte = place % 8;
         match (self.digit, self.raw) {
             (_, 0 | 1) => (64 + path_bit, 0),
             (true, _) => (64 + 8 * byte + 2 * (coordinate % 4), coordinate % UNIT / 4),
-            // Six bytes are sixteen codes of three bits; of the second half of a row, the first byte is the eighth.
+            // Six bytes are sixteen codes of three bits. For the second half of a row, the first
+            // byte is the eighth.
             _ => (64 + 6 * byte, 6 * (place / 8 % 4) + byte % 6 + look_up / 2 * 8),
         }
     }
 
-    /// Of a look-up, for a query to be put into its order.
+    /// Returns the coordinates of a lookup, to put a query into its order.
     const fn coordinates(self, look_up: usize) -> Places {
         places!(i => self.coordinate(look_up, i).0)
     }
@@ -149,17 +166,19 @@ impl Shape {
 /// The bytes of digits in the last 32 bytes of two rows.
 static DIGIT_BYTES: Places = places!(i => i / 32 * 32 + (32 - DIGITS + i % 32) % 32);
 
-/// Their valid bits: the last byte has three digits, five bits.
+/// The valid bits of digits. The last byte has three digits, which take five bits.
 static DIGIT_BITS: Places = places!(i => if i % 32 == DIGITS - 1 { 0x1f } else { 0xff });
 
 /// The lower four digits of numbers below 128, two bits each.
 static FOUR_DIGITS: [Places; 2] = [places!(i => four_digits(i)), places!(i => four_digits(64 + i))];
 
+/// Returns the lower four base-3 digits of a number, two bits each.
 const fn four_digits(number: usize) -> usize {
     (number % 3) | ((number / 3 % 3) << 2) | ((number / 9 % 3) << 4) | ((number / 27 % 3) << 6)
 }
 
-/// Scores one query if the shape is of these; `false` if not. A shorter history is served by a longer one.
+/// Scores one query if there is a kernel for the shape. Returns whether there is. A kernel for a
+/// longer history serves a shorter one.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score(
     book: &TrellisCodebook,
@@ -199,6 +218,7 @@ pub(crate) fn score(
 }
 
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+/// Scores rows of one shape.
 fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -213,7 +233,8 @@ fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     }
 }
 
-/// `N`: the most units. Where there is only one, that is known at compile time, and with it the rows' distance.
+/// Scores rows of up to `N` units. If there is only one, the compiler knows that, and with it the
+/// distance of rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const N: usize>(
     book: &TrellisCodebook,
@@ -229,11 +250,12 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        // Apart, m = 4 takes 2.5 ns a row instead of 3.0 in the second-level cache, m = 8 and 16 take 1.05 to 1.1 of the time (Zen 4).
+        // In a separate function, m = 4 takes 2.5 ns a row instead of 3.0 from the second-level
+        // cache. With m = 8 and 16 it would take 1.05 to 1.1 of the time (Zen 4).
         if RAW > 2 {
-            blocks.ask(i);
+            blocks.prefetch(i);
         } else {
-            blocks.ask_apart(i);
+            blocks.prefetch_apart(i);
         }
         let block = blocks.get(i);
         let mut sums = [[_mm512_setzero_si512(); 4]; 2];
@@ -252,9 +274,9 @@ fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const 
     }
 }
 
-/// How the look-ups of two rows find their centroids.
+/// The constants that find the centroids of two rows.
 struct Way<const RAW: usize, const DIGIT: bool, const HISTORY: usize> {
-    /// The centroids, 128 more, in the two orders of an index.
+    /// The centroids plus 128, in the two orders of an index.
     tables: [[__m512i; 4]; 2],
     path_bytes: __m512i,
     /// See `Shape::shifts`.
@@ -264,8 +286,8 @@ struct Way<const RAW: usize, const DIGIT: bool, const HISTORY: usize> {
     raw_bits: [__m512i; 2],
 }
 
-/// What two rows have for a unit: quadwords of path bits, bytes with the codes or digits of its halves, raw bits if there are
-/// digits.
+/// The bytes of two rows for a unit: quadwords of path bits, bytes with the codes or digits of its
+/// halves, and raw bits if there are digits.
 type Planes = [__m512i; 4];
 
 impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, HISTORY> {
@@ -283,6 +305,7 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    /// Builds the tables of a codebook.
     fn new(book: &TrellisCodebook) -> Self {
         let chunks: [__m512i; 4] = tables(book, BIAS);
         // A shorter history is the upper bits of a window.
@@ -316,12 +339,12 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         way
     }
 
-    /// Where each row has the path bits of a unit, its codes or raw bits (the first half of them, if they take more than 32
-    /// bytes), its digits or the second half.
+    /// Returns where each row has the path bits of a unit, its codes or raw bits (the first half if
+    /// they take more than 32 bytes), and its digits or the second half.
     #[inline]
     fn windows<'a>(block: &Block<'a>, unit: usize, units: usize) -> [Window<'a>; 3] {
         assert!(unit < units);
-        // After the first unit, from the byte before.
+        // After the first unit, begin one byte earlier.
         let path = 2 + UNIT / 8 * unit;
         let raw = 2 + UNIT / 8 * (units + RAW * unit);
         let end = raw + UNIT / 8 * RAW + if DIGIT { DIGITS } else { 0 };
@@ -332,18 +355,19 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         ]
     }
 
-    /// Rows `r` and `r + 4`.
+    /// Loads rows `r` and `r + 4`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn planes(&self, [path, raw, last]: &[Window; 3], unit: usize, units: usize, r: usize) -> Planes {
         if const { Self::SHAPE.in_twos() } && units == 1 {
-            // The path plane and the codes are 32 bytes.
+            // Path plane and codes together are 32 bytes.
             let bytes = halves::<32>(last, r);
             let path = _mm512_maskz_permutexvar_epi8(!(1 << 32 | 1), self.path_bytes, bytes);
             let codes = _mm512_add_epi8(self.path_bytes, _mm512_set1_epi8(16));
             return self.twos(path, _mm512_permutexvar_epi8(codes, bytes));
         }
-        // Before the path plane there are zeros; before another unit's, a byte earlier, so that all indices are one too low.
+        // In front of the path plane are zeros. In front of another unit is a byte more, so all its
+        // indices are one too low.
         let path = if unit == 0 {
             _mm512_maskz_permutexvar_epi8(!(1 << 32 | 1), self.path_bytes, halves::<16>(path, r))
         } else {
@@ -372,7 +396,8 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         [path, raw, upper, raw]
     }
 
-    /// The indices of the first and of the third of four neighbours; above a code, bits of others.
+    /// Returns the indices of the first and of the third of four neighbours. Above a code are bits
+    /// of others.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn twos(&self, path: __m512i, codes: __m512i) -> Planes {
@@ -385,7 +410,7 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         [first, third, first, third]
     }
 
-    /// Codes of three bits, those of neighbours side by side.
+    /// Returns codes of three bits, with those of neighbours side by side.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn threes(&self, look_up: usize, bytes: __m512i) -> __m512i {
@@ -393,8 +418,11 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         _mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(places, bytes))
     }
 
-    /// The digits of groups of five: the lower four, two bits each; and the last one, in the lowest two bits. What is left of
-    /// a number after 81, 162 or 243 is the least of the differences, the others wrap; 243 stands for 0, as does 3.
+    /// Returns the digits of groups of five: the lower four with two bits each, then the last one
+    /// in the lowest two bits.
+    ///
+    /// The remainder of a number after 81, 162 or 243 is the least of the differences, because the
+    /// others wrap. 243 stands for 0, as 3 does.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn digits(bytes: __m512i) -> [__m512i; 2] {
@@ -402,11 +430,11 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         let less = |by: u8| _mm512_sub_epi8(groups, _mm512_set1_epi8(by as i8));
         let rest = _mm512_min_epu8(_mm512_min_epu8(groups, less(81)), _mm512_min_epu8(less(162), less(243)));
         let four = _mm512_permutex2var_epi8(load(&FOUR_DIGITS[0]), rest, load(&FOUR_DIGITS[1]));
-        // 81, 162 and 243 end in 1, 2 and 3 modulo 4.
+        // 81, 162 and 243 are 1, 2 and 3 modulo 4.
         [four, _mm512_sub_epi8(groups, rest)]
     }
 
-    /// The centroids of a look-up.
+    /// Looks up the centroids of a lookup.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn centroids(&self, look_up: usize, planes @ [path, low, high, raw]: &Planes) -> __m512i {

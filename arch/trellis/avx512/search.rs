@@ -1,11 +1,19 @@
-//! The path search on AVX-512. Many vectors: one a lane, states in memory (eight of them in registers, up to m = 4). Few: one window a lane.
-//! `search.rs` with registers of sixteen takes as long for pages from m = 4 on (.8 to 1.1), but up to 2.3 times for a single
-//! vector of few states (128 coordinates, Intel Sapphire Rapids): here the number of registers is known at compile time.
+//! The path search with AVX-512.
 //!
-//! Both find the error of the nearest centroid without its code: rounding is monotone, so the rounded square of the
-//! smallest difference y - centroid is the smallest square, and that of the nearest centroid. Codes are chosen once the
-//! path is known. Costs are not negative, so comparing their bits as integers compares them; on Zen 5, on ports that
-//! the floating-point operations leave free.
+//! ```text
+//! many vectors   a lane is a vector; states are in memory (eight of them in registers, up to m = 4)
+//! few vectors    a lane is a window; vectors are searched one by one
+//! ```
+//!
+//! `search.rs` with registers of sixteen lanes takes as long for pages from m = 4 on (0.8 to 1.1).
+//! For a single vector of few states it takes up to 2.3 times as long (128 coordinates, Intel
+//! Sapphire Rapids). Here the compiler knows the number of registers.
+//!
+//! Both find the error of the nearest centroid without its code. Rounding is monotone, so the
+//! rounded square of the smallest difference y - centroid is the smallest square, and it belongs to
+//! the nearest centroid. Codes are chosen when the path is known. Costs are not negative, so
+//! comparing their bits as integers compares them. On Zen 5 that uses ports that float operations
+//! leave free.
 
 use crate::floats::{LANES, halve};
 use crate::registers::amx::Tiles;
@@ -18,17 +26,19 @@ use core::mem::MaybeUninit;
 /// Vectors that a search takes at a time.
 const BATCH: usize = 16;
 
-/// From so many vectors on, one vector a lane is faster than one window a lane.
+/// The number of vectors from which on one vector a lane is faster than one window a lane.
 const BATCH_FROM: usize = 6;
 
-/// Of two numbers, the one of smaller magnitude, its sign cleared.
+/// Selects the number of smaller magnitude, and clears its sign.
 const SMALLER: i32 = 0b1010;
 
 /// Coordinates whose path bits share a word.
 const WORD: usize = 16;
 
-/// See `scalar::viterbi_encode`. Stack: 80 KiB, of which a search of `dim` coordinates and up to 32 states touches
-/// 64·dim bytes and 8 KiB. Tiles are not used: who has them is Intel's, see [`error`].
+/// Implements `scalar::viterbi_encode`.
+///
+/// The stack has 80 KiB. A search of `dim` coordinates and up to 32 states touches 64·dim bytes and
+/// 8 KiB of it. `tiles` only tells that the CPU is Intel's, see [`error`].
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn viterbi_encode(
     tiles: Option<Tiles>,
@@ -61,8 +71,8 @@ fn encode<const M: usize>(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
-    let mut room = Centroids::ROOM;
-    let columns = Centroids::new(book, |window| window, &mut room);
+    let mut buffer = Centroids::BUFFER;
+    let columns = Centroids::new(book, |window| window, &mut buffer);
     let row_bytes = book.row_bytes(dim);
     let batches = z.chunks(BATCH * dim).zip(scales.chunks(BATCH)).zip(bytes.chunks_mut(BATCH * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
@@ -84,26 +94,27 @@ fn encode<const M: usize>(
     }
 }
 
-/// Room for the centroids of the largest codebook.
-type Room = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
+/// Memory for the centroids of the largest codebook.
+type Buffer = [MaybeUninit<__m512>; MAX_LEVELS * 2 * MAX_STATES / 16];
 
-/// The centroids as floats, code by code, windows in an order of choice.
+/// The centroids as floats, code by code, with windows in a given order.
 struct Centroids<'a> {
     all: &'a [__m512],
-    /// Registers of a column; of eight windows, half of one.
+    /// Registers of a column. Eight windows take half of one.
     registers: usize,
 }
 
 impl<'a> Centroids<'a> {
-    const ROOM: Room = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
+    const BUFFER: Buffer = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
 
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, room: &'a mut Room) -> Self {
+    /// Loads the centroids of a codebook.
+    fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, buffer: &'a mut Buffer) -> Self {
         let windows = book.windows();
         let registers = windows.div_ceil(16);
-        let room = &mut room[..book.levels() * registers];
+        let buffer = &mut buffer[..book.levels() * registers];
         for (column, centroids) in
-            room.chunks_exact_mut(registers).zip(book.centroids().chunks_exact(windows))
+            buffer.chunks_exact_mut(registers).zip(book.centroids().chunks_exact(windows))
         {
             for (g, register) in column.iter_mut().enumerate() {
                 let mut values = [0.0; 16];
@@ -113,12 +124,13 @@ impl<'a> Centroids<'a> {
                 register.write(load_ps(&values));
             }
         }
-        // SAFETY: the loop above has written each register: there are as many columns of centroids.
-        let all = unsafe { core::slice::from_raw_parts(room.as_ptr().cast(), room.len()) };
+        // SAFETY: the loop above has written each register, because there are as many columns of
+        // centroids.
+        let all = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast(), buffer.len()) };
         Self { all, registers }
     }
 
-    /// Entry of a column for each window of a register.
+    /// Looks up the entry of a column for each window of a register.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn look_up(column: &[__m512], windows: __m512i) -> __m512 {
@@ -136,7 +148,7 @@ impl<'a> Centroids<'a> {
         found
     }
 
-    /// Writes a path and the codes it leads to; see `scalar::choose_codes`.
+    /// Writes a path and the codes that belong to it, as `scalar::choose_codes` does.
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn write_row<const M: usize>(
         &self,
@@ -188,10 +200,14 @@ impl<'a> Centroids<'a> {
     }
 }
 
-/// The square of y's distance to the nearest of the row's centroids. `vrangeps` keeps the smaller of two differences: an operation
-/// a centroid less than a square and an integer minimum, but on AMD one of the ports that differences need. `HALF`: of every second
-/// centroid the square, so that all ports are busy. On a Zen 4, pages of m = 2, 4, 8, 16 take .95, .89, .86, .83 of the time
-/// so; by the ports that llvm-mca knows of Intel's CPUs 1.14, 1.20, 1.22 with m = 2, 4, 8, where squares alone take 1.14, 1.30, 1.39.
+/// Returns the square of y's distance to the nearest of a row's centroids.
+///
+/// `vrangeps` keeps the smaller of two differences. It takes one operation a centroid less than a
+/// square and an integer minimum. On AMD it uses one of the ports that differences need. With
+/// `HALF`, every second centroid is squared instead, so that all ports are busy. On Zen 4, pages of
+/// m = 2, 4, 8, 16 then take 0.95, 0.89, 0.86 and 0.83 of the time. By the ports that llvm-mca
+/// knows of Intel's CPUs they would take 1.14, 1.20 and 1.22 with m = 2, 4, 8, and with squares
+/// alone 1.14, 1.30 and 1.39.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn error<const M: usize, const HALF: bool>(y: __m512, row: &[f32; M]) -> __m512 {
@@ -212,7 +228,7 @@ fn error<const M: usize, const HALF: bool>(y: __m512, row: &[f32; M]) -> __m512 
     _mm512_castsi512_ps(least)
 }
 
-/// The rows of windows n and n + states, the two ways into state n, side by side.
+/// Reads the rows of windows n and n + states side by side. They are the two ways into state n.
 fn read_rows<const M: usize>(book: &TrellisCodebook, rows: &mut [[[f32; M]; 2]]) {
     for (n, rows) in rows.iter_mut().enumerate() {
         for (row, window) in rows.iter_mut().zip([n, n | book.states()]) {
@@ -223,7 +239,7 @@ fn read_rows<const M: usize>(book: &TrellisCodebook, rows: &mut [[[f32; M]; 2]])
     }
 }
 
-/// In each lane, the first state of the least cost.
+/// Returns the first state of the least cost, in each lane.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn nearest(costs: &[__m512]) -> __m512i {
@@ -236,7 +252,7 @@ fn nearest(costs: &[__m512]) -> __m512i {
     state
 }
 
-/// A word of each path.
+/// Writes a word of each path.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn write_words(bits: __m512i, word: usize, paths: &mut [[u16; MAX_DIM / WORD]; BATCH]) {
@@ -248,10 +264,13 @@ fn write_words(bits: __m512i, word: usize, paths: &mut [[u16; MAX_DIM / WORD]; B
     }
 }
 
-/// As [`search_many`], for eight states: costs stay in registers, and what comparisons decide is stored as their masks, a bit for
-/// each vector, from which the way back looks up its state's. That is eight operations a coordinate fewer (with m = 4, 160 of
-/// 168), and no sum of bits waits for the one before. On a Sapphire Rapids, encoding in pages takes .89 of the time with m = 4,
-/// .78 to .88 with m = 2; with m = 8 it takes 1.00 to 1.04 of it, sixteen states .99.
+/// Finds the paths of up to 16 vectors with eight states, as [`search_many`] does.
+///
+/// Costs stay in registers. The results of comparisons are stored as masks, a bit for each vector,
+/// from which the way back looks up those of its state. That saves eight operations a coordinate
+/// (with m = 4, 160 instead of 168), and no sum of bits waits for the one before. On Sapphire
+/// Rapids, encoding pages takes 0.89 of the time with m = 4, and 0.78 to 0.88 with m = 2. With m =
+/// 8 it takes 1.00 to 1.04 of it, and with sixteen states 0.99.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn search_eight<const M: usize, const HALF: bool>(
     book: &TrellisCodebook,
@@ -301,7 +320,7 @@ fn search_eight<const M: usize, const HALF: bool>(
     }
 }
 
-/// The paths of up to 16 vectors, one a lane.
+/// Finds the paths of up to 16 vectors, one a lane.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn search_many<const M: usize, const HALF: bool>(
     book: &TrellisCodebook,
@@ -335,7 +354,7 @@ fn search_many<const M: usize, const HALF: bool>(
             bits = _mm512_or_si512(_mm512_add_epi32(bits, bits), _mm512_and_si512(state, one));
             // SAFETY: the loop above has written each element.
             let [low, high] = unsafe { decision.assume_init() };
-            // Shifts by 32 and more give 0, so the two halves of 64 decisions do not disturb each other.
+            // Shifts by 32 and more give 0, so the two halves of 64 decisions do not interfere.
             let taken = _mm512_or_si512(
                 _mm512_srlv_epi32(low, state),
                 _mm512_srlv_epi32(high, _mm512_sub_epi32(state, _mm512_set1_epi32(32))),
@@ -347,7 +366,8 @@ fn search_many<const M: usize, const HALF: bool>(
     }
 }
 
-/// One coordinate of the search: the new costs, and a bit for each state that is set where the higher old state won.
+/// Searches one coordinate: computes the new costs, and sets a bit for each state where the higher
+/// old state won.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn step<const M: usize, const HALF: bool>(
@@ -374,8 +394,8 @@ fn step<const M: usize, const HALF: bool>(
     decisions
 }
 
-/// The bits of y = z·scale of coordinates start..start + 16, a register each, one vector a lane. Lanes without a vector
-/// repeat the last one.
+/// Computes the bits of y = z·scale for coordinates start..start + 16: a register each, one vector
+/// a lane. Lanes without a vector repeat the last one.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512i; 16] {
@@ -388,7 +408,7 @@ fn columns_of(dim: usize, start: usize, z: &[f32], scales: &[f32]) -> [__m512i; 
     transpose(&y)
 }
 
-/// The paths of vectors one by one.
+/// Finds the paths of vectors one by one.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn search_few(
     book: &TrellisCodebook,
@@ -397,8 +417,8 @@ fn search_few(
     scales: &[f32],
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
-    let mut room = Centroids::ROOM;
-    let columns = Centroids::new(book, |window| book.window(window), &mut room);
+    let mut buffer = Centroids::BUFFER;
+    let columns = Centroids::new(book, |window| book.window(window), &mut buffer);
     match columns.registers {
         1 => search_one::<1>(book, &columns, dim, z, scales, paths),
         2 => search_one::<2>(book, &columns, dim, z, scales, paths),
@@ -407,7 +427,8 @@ fn search_few(
     }
 }
 
-/// The paths of vectors one by one: `R` registers of windows, which are the old states, twice each.
+/// Finds the paths of vectors one by one, with `R` registers of windows. Windows are the old
+/// states, twice each.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn search_one<const R: usize>(
     book: &TrellisCodebook,
@@ -425,7 +446,7 @@ fn search_one<const R: usize>(
     // With up to 8 states, both ways into a state are in one register.
     let upper = _mm512_add_epi32(lanes, _mm512_set1_epi32(states as i32));
     for ((z, scale), path) in z.chunks_exact(dim).zip(scales).zip(paths) {
-        // Setting all of them to zero would take a thirtieth of the search.
+        // Setting all of them to zero would take a thirtieth of the search's time.
         let mut decisions = [const { MaybeUninit::<u64>::uninit() }; MAX_DIM];
         let decisions = &mut decisions[..dim];
         let mut costs = [_mm512_set1_ps(f32::INFINITY); R];
@@ -471,6 +492,7 @@ fn search_one<const R: usize>(
 
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+/// Stores 16 floats.
 fn store(x: __m512) -> [f32; LANES] {
     let mut out = [0.0; LANES];
     registers::avx512::store_ps(&mut out, x);

@@ -1,4 +1,4 @@
-//! The path search on NEON: the steps of `search.rs`.
+//! The path search with NEON: the operations of `search.rs`.
 
 use super::Floats;
 use crate::registers::neon::{Neon, neon};
@@ -38,7 +38,7 @@ impl<const DOT: bool> Floats for Neon<DOT> {
         neon!(vst1q_u32(out.as_mut_ptr(), vreinterpretq_u32_f32(x)))
     }
 
-    /// The distance: one instruction.
+    /// Returns the distance, which takes one instruction.
     #[inline(always)]
     fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
         neon!(vabdq_f32(y, centroid))

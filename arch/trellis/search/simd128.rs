@@ -1,4 +1,4 @@
-//! The path search on SIMD128: the steps of `search.rs`.
+//! The path search with SIMD128: the operations of `search.rs`.
 
 use super::Floats;
 use crate::registers::simd128::{Simd128, load, store};
@@ -41,7 +41,7 @@ impl Floats for Simd128 {
         }
     }
 
-    /// b < a ? b : a, one instruction of x86 (`f32x4.min` has to look after NaN).
+    /// Returns b < a ? b : a, which is one instruction of x86. `f32x4.min` must handle NaN.
     #[inline(always)]
     fn min(a: v128, b: v128) -> v128 {
         f32x4_pmin(a, b)

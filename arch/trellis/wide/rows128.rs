@@ -1,8 +1,20 @@
-//! Scores of trellis codes for rows of 128 coordinates, codes of whole bits and up to 16 states (with codes of four
-//! bits, up to 8): eight neighbouring coordinates in each byte, one for each of eight look-ups, as the path plane has them.
-//! A window is a shift away (where it begins in the byte before, of the two bytes' inner halves), and so is a code, once
-//! the bytes of its plane are dealt out one by one, as many as eight codes take; together they are the index. It is the
-//! query that is put into that order, once a page.
+//! Scores of trellis codes for rows of 128 coordinates with codes of whole bits, and up to 16
+//! states (8 with codes of four bits).
+//!
+//! A register has the 16 bytes of the path plane. Each byte has the path bits of eight neighbouring
+//! coordinates, and each of eight lookups takes one of them. A window is a shift and a mask away:
+//!
+//! ```text
+//! path        p₇ p₆ p₅ p₄ p₃ p₂ p₁ p₀          the byte of coordinates 8k … 8k+7
+//! inner       p₃ p₂ p₁ p₀ o₇ o₆ o₅ o₄          o: the byte before; the inner halves of the two bytes
+//!
+//! coordinate 5: bits 2 … 5 of `path`            window p₅p₄p₃p₂ of 4 bits
+//! coordinate 1: bits 2 … 5 of `inner`           window p₁p₀o₇o₆
+//! ```
+//!
+//! A code is a shift away too, after the bytes of its plane are distributed to as many registers as
+//! eight codes take bytes. Window and code together are the index of a table. The query is put into
+//! this order once a page.
 
 use crate::codes::wide::score::{BLOCK, finish_block};
 use crate::registers::Registers;
@@ -16,25 +28,27 @@ const PATH: usize = DIM / 8;
 /// Coordinates of a byte.
 const EACH: usize = 8;
 
-/// What turns bytes by one, with a zero in the first place.
+/// A shuffle that moves bytes up by one, with a zero in front.
 static BEFORE: [u8; 16] = [255, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
 
-/// How to find the centroids of a row: codes of BITS bits, windows of WINDOW bits (4 or 5).
+/// The constants that find the centroids of a row. Codes have BITS bits, and windows WINDOW bits (4
+/// or 5).
 struct Rows128<L: Registers, const BITS: usize, const WINDOW: usize> {
-    /// `code << WINDOW | window`; a shorter history needs the upper bits of the windows.
+    /// The centroid of `code << WINDOW | window`. A shorter history uses the upper bits of the
+    /// windows.
     table: [L::V; 16],
 }
 
-/// The bytes of a row, one register of them for each place.
+/// The bytes of a row, distributed to registers.
 struct Planes<L: Registers> {
     path: L::V,
-    /// Half of a byte of the path, and half of the one before.
+    /// The inner halves of each byte of the path and the byte before it.
     inner: L::V,
-    /// As many as eight codes take.
+    /// One register for each byte that eight codes take.
     codes: [L::V; 4],
 }
 
-/// Scores, if the rows have such a shape.
+/// Scores rows if there is a kernel for their shape. Returns whether there is.
 #[inline(always)]
 pub(crate) fn score<L: Registers>(
     book: &TrellisCodebook,
@@ -62,10 +76,11 @@ pub(crate) fn score<L: Registers>(
 }
 
 impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WINDOW> {
-    /// Path bits of a window that are other coordinates'.
+    /// Path bits of a window that belong to earlier coordinates.
     const HISTORY: usize = WINDOW - 1;
 
     #[inline(always)]
+    /// Builds the table of a codebook.
     fn new(book: &TrellisCodebook) -> Self {
         let mut bytes = [[0; 16]; 16];
         let unused = Self::HISTORY - book.history() as usize;
@@ -76,6 +91,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
     }
 
     #[inline(always)]
+    /// Scores all queries, four, two or one at a time.
     fn score(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
         let count = rows.count();
         let (fours, ones) = queries.as_chunks::<4>();
@@ -88,7 +104,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         }
     }
 
-    /// Q queries that share the look-ups.
+    /// Scores rows. Q queries share the lookups.
     #[inline(always)]
     fn score_with<const Q: usize>(
         &self,
@@ -114,7 +130,8 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             let mut block_sums = [[0; BLOCK]; Q];
             for (r, row) in ours.clone().map(|r| rows.row(r)).enumerate() {
                 let planes = Self::planes(row);
-                // One by one: each has its own shifts, and a loop would not always be unrolled.
+                // Written out: each step has its own shifts, and a loop would not always be
+                // unrolled.
                 let mut sums = [L::splat(0); Q];
                 sums = self.add(0, &planes, &values, sums);
                 sums = self.add(1, &planes, &values, sums);
@@ -133,6 +150,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
     }
 
     #[inline(always)]
+    /// Loads the planes of a row.
     fn planes(row: &[u8]) -> Planes<L> {
         let (path, rest) = row[2..].split_at(PATH);
         let path = path.first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));
@@ -165,7 +183,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         sums
     }
 
-    /// Coordinate `i` of each byte.
+    /// Looks up coordinate `i` of each byte.
     #[inline(always)]
     fn look_up(&self, i: usize, Planes { path, inner, codes }: &Planes<L>) -> L::V {
         let (from, down) =
@@ -175,7 +193,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             let (byte, bit) = (BITS * i / 8, BITS * i % 8);
             let mut code = Self::move_code(codes[byte], bit as isize);
             if bit + BITS > 8 {
-                // The rest of it is in the next byte.
+                // The rest of the code is in the next byte.
                 let upper = Self::move_code(codes[(byte + 1) % 4], bit as isize - 8);
                 code = L::select(L::splat((0xff << (WINDOW + 8 - bit)) as u8), upper, code);
             }
@@ -193,7 +211,8 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         }
     }
 
-    /// Moves a bit to where codes begin in an index. Shifts of words move bits into the next byte: below them.
+    /// Moves a bit to where codes begin in an index. Shifts of words move bits into the next byte,
+    /// but only below it.
     #[inline(always)]
     fn move_code(codes: L::V, bit: isize) -> L::V {
         match WINDOW as isize - bit {

@@ -1,17 +1,26 @@
-//! From fields to vectors: decoding and weighted sums.
+//! Fields to vectors: decoding and weighted sums.
 
 use super::*;
 use crate::registers::avx512::{load_triplets, permute_three, table};
 use crate::triplets::scalar;
 
-/// Where the elements of three registers of triplets come from: number k of register r is component (16r + k) % 3 of
-/// triplet (16r + k) / 3. The first index takes from x and y, the second from the result and z.
+/// Where three registers of triplets take their elements from.
+///
+/// Element k of register r is component (16r + k) % 3 of triplet (16r + k) / 3:
+///
+/// ```text
+/// x  x₀ x₁ x₂ …        register 0   x₀ y₀ z₀ x₁ y₁ z₁ …
+/// y  y₀ y₁ y₂ …    →   register 1   y₅ z₅ x₆ …
+/// z  z₀ z₁ z₂ …        register 2   z₁₀ x₁₁ y₁₁ …
+/// ```
+///
+/// The first index takes from x and y, the second from that result and z.
 const INTERLEAVE: [[[u32; LANES]; 2]; 3] = table!(3; r => [
     table!(LANES; k => ((LANES * r + k) / 3 + if (LANES * r + k) % 3 == 1 { LANES } else { 0 }) as u32),
     table!(LANES; k => if (LANES * r + k) % 3 == 2 { LANES + (LANES * r + k) / 3 } else { k } as u32),
 ]);
 
-/// The first `out.len()` elements of sixteen triplets.
+/// Stores the first `out.len()` elements of 16 triplets.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
@@ -60,7 +69,7 @@ pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: 
     }
 }
 
-/// Rows that are decoded before any is added.
+/// Number of rows that are decoded before any is added.
 const ROWS: usize = 8;
 
 #[inline]
@@ -83,7 +92,7 @@ fn accumulate<const PARTS: usize, const RADII: usize>(
             *sums = load_triplets(acc);
         }
     }
-    // Once for all: setting them to zero takes as long as a quarter of a row's sums.
+    // Created once, because zeroing it takes a quarter of the time of a row's sums.
     let mut vectors = [[[zero; 3]; ROWS]; GROUPS];
     for first in (0..count).step_by(ROWS) {
         let rows = first..(first + ROWS).min(count);

@@ -1,4 +1,4 @@
-//! Scores: the products of triplets and queries, sixteen rows at a time.
+//! Scores: the products of triplets and queries, 16 rows at a time.
 
 use super::*;
 use crate::registers::avx512::{halve_rows, load_some, places, scales};
@@ -18,6 +18,7 @@ pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[Int
     }
 }
 
+/// Scores rows with one query.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_one<const PARTS: usize, const RADII: usize>(
@@ -51,18 +52,18 @@ fn score_one<const PARTS: usize, const RADII: usize>(
     }
 }
 
-/// A chunk of some rows of a page.
+/// A chunk of up to 16 rows of a page.
 struct Batch<'a> {
     bytes: &'a [u8],
     stride: usize,
     first: usize,
-    /// At most sixteen, at least one.
+    /// 1 to 16.
     count: usize,
     chunk: Chunk,
 }
 
 impl Batch<'_> {
-    /// Rows `row` and the next ones; the last one again where there are fewer.
+    /// Loads `TURNS` rows from `row` on. Beyond the last row it repeats that row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn load<const LONG: bool>(&self, row: usize) -> [[__m512i; 2]; TURNS] {
@@ -73,7 +74,7 @@ impl Batch<'_> {
         let mut loaded = [[_mm512_setzero_si512(); 2]; TURNS];
         if at[TURNS - 1] + if LONG { 128 } else { 64 } <= self.bytes.len() {
             for (loaded, at) in loaded.iter_mut().zip(at) {
-                // SAFETY: no row begins behind the last one, which has so many bytes.
+                // SAFETY: no row begins behind the last one, which this many bytes follow.
                 unsafe {
                     let from = self.bytes.as_ptr().add(at);
                     *loaded = [_mm512_loadu_si512(from.cast()); 2];
@@ -94,12 +95,16 @@ impl Batch<'_> {
     }
 }
 
-/// Rows whose steps take turns: one row is a long chain of dependent instructions, and of whole rows in program order
-/// the CPU's queues hold two or three.
+/// Number of rows whose steps alternate.
+///
+/// One row is a long chain of dependent instructions. In program order, the CPU's queues hold only
+/// two or three whole rows.
 const TURNS: usize = 4;
 
-/// sums\[row] += radius·(q·n) of the `GROUPS` groups of a chunk, `LONG` if more than 64 bytes hold them; groups beyond
-/// the last have queries of zero. A function of its own: what it looks up stays in registers over the rows.
+/// Computes sums\[row] += radius·(q·n) for the `GROUPS` groups of a chunk.
+///
+/// `LONG` says whether the fields have more than 64 bytes. Groups beyond the last have queries of
+/// zero. As a separate function it keeps its tables in registers for all rows.
 #[inline(never)]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn add_products<const PARTS: usize, const RADII: usize, const LONG: bool, const GROUPS: usize>(
@@ -120,6 +125,7 @@ fn add_products<const PARTS: usize, const RADII: usize, const LONG: bool, const 
     }
 }
 
+/// Scores rows with several queries.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_some<const PARTS: usize, const RADII: usize>(
@@ -168,7 +174,8 @@ fn score_some<const PARTS: usize, const RADII: usize>(
     }
 }
 
-/// sums\[row] = Σ radius·(q·n) of the first `COUNT` groups; groups beyond the last have queries of zero.
+/// Computes sums\[row] = Σ radius·(q·n) of the first `COUNT` groups. Groups beyond the last have
+/// queries of zero.
 #[inline(never)]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_products<const COUNT: usize>(
@@ -184,7 +191,7 @@ fn sum_products<const COUNT: usize>(
     }
 }
 
-/// A group of a query: bytes 0, x, y and z in each lane, and what cancels the tables' 128.
+/// A group of a query: bytes 0, x, y and z in each lane, and the sum that cancels the tables' 128.
 #[derive(Clone, Copy)]
 struct Query {
     values: __m512i,
@@ -209,7 +216,7 @@ impl Query {
         Self { values, start: _mm512_sub_epi32(zero, sums) }
     }
 
-    /// radius·(q·n).
+    /// Returns radius·(q·n).
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn products(&self, group: __m512i, radius: __m512) -> __m512 {
@@ -218,10 +225,10 @@ impl Query {
     }
 }
 
-/// Three bytes to each lane, behind one that is left out.
+/// Spreads three bytes to each lane, behind a byte that is left out.
 const SPREAD: [u8; 64] = places!(i => if i % 4 > 0 { i / 4 * 3 + i % 4 - 1 } else { 0 });
 
-/// The scales of up to sixteen rows.
+/// Returns the scales of up to 16 rows.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn row_scales(layout: &TripletLayout, rows: &Rows) -> __m512 {
@@ -238,7 +245,7 @@ fn row_scales(layout: &TripletLayout, rows: &Rows) -> __m512 {
     }
 }
 
-/// The scores of a batch of rows, from its sums.
+/// Computes the scores of a batch of rows from its sums.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn finish(

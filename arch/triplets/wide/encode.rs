@@ -1,8 +1,17 @@
-//! The search for octahedral directions, a triplet a lane.
+//! The search for octahedral directions, one triplet a lane.
 //!
-//! Decision points and directions mirror each other, so magnitudes are compared with the positive points alone, and a
-//! code is searched as s = code - half: its sign is the coordinate's, its rank among the centroids of that sign is s or
-//! ~s. Where a + b > 1 the fold takes (1 - b, 1 - a) for the magnitudes (a, b), the smaller ones: two minima unfold.
+//! Decision points and directions are symmetric, so magnitudes are compared with the positive
+//! points alone. A code is searched as s = code - half. Its sign is the sign of the coordinate, and
+//! its rank among the centroids of that sign is s or ~s:
+//!
+//! ```text
+//! code          0    1    2    3    4    5    6    7         half = 4
+//! s = code - 4  -4   -3   -2   -1   0    1    2    3
+//! rank          3    2    1    0    0    1    2    3          s < 0: ~s
+//! ```
+//!
+//! Where a + b > 1, the fold replaces the magnitudes (a, b) by (1 - b, 1 - a), which are smaller.
+//! So two minima unfold a point.
 
 use crate::registers::{Elementwise, Table};
 use crate::triplets::layout::MAX_FIELDS;
@@ -10,7 +19,7 @@ use crate::triplets::scalar;
 use crate::triplets::scalar::SMALLEST;
 use crate::{Search, TripletLayout};
 
-/// The most positive centroids, and the most radii.
+/// Largest number of positive centroids, and of radii.
 const POINTS: usize = 64;
 
 #[inline(always)]
@@ -41,34 +50,34 @@ pub(crate) fn encode_triplets<T: Elementwise>(
     scalar::finish_fields(layout, x, scale, &mut fields, stream);
 }
 
-/// What encoding compares with and looks up.
+/// The tables and decision points of a layout.
 struct Encoder<'a, T: Elementwise> {
-    /// Half as many as there are codes of ξ, or of η.
+    /// Half the number of codes of ξ, or of η.
     half: usize,
     /// Positive centroids.
     upper: Table<'a, T>,
     lengths: Table<'a, T>,
-    /// Positive decision points of ξ and η: `points` of them.
+    /// Positive decision points of ξ and η. `points` of them are set.
     directions: [f32; POINTS],
     points: usize,
-    /// Decision points of the radius, one less than radii.
+    /// Decision points of the radius, one less than there are radii.
     radii: [f32; POINTS],
     radius_points: usize,
 }
 
-/// Codes of ξ or η, less half their number, and what follows from them.
+/// Codes of ξ or η, minus half their number, and what follows from them.
 #[derive(Clone, Copy)]
 struct Side<V> {
     code: V,
     rank: V,
-    /// The centroid's magnitude, and 1 less that.
+    /// The centroid's magnitude, then 1 minus that.
     magnitude: V,
     one_less: V,
-    /// The triplets' coordinate, with the centroid's sign multiplied in.
+    /// The triplets' coordinate, times the sign of the centroid.
     t: V,
 }
 
-/// Writes the midpoints of neighbours.
+/// Writes the midpoints of neighbouring centroids.
 #[inline(always)]
 fn midpoints(centroids: &[f32], points: &mut [f32; POINTS]) {
     for (point, pair) in points.iter_mut().zip(centroids.windows(2)) {
@@ -76,7 +85,7 @@ fn midpoints(centroids: &[f32], points: &mut [f32; POINTS]) {
     }
 }
 
-/// `x`, its sign turned where the mask has ones.
+/// Negates `x` where the mask has ones.
 #[inline(always)]
 fn turn<T: Elementwise>(x: T::V, mask: T::V) -> T::V {
     T::xor(x, T::and(mask, T::splat_int(i32::MIN)))
@@ -100,7 +109,7 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
         Self { half, upper, lengths, directions, points, radii, radius_points: layout.radii.len() - 1 }
     }
 
-    /// A register of fields.
+    /// Encodes a register of triplets to fields.
     #[inline(always)]
     fn fields(&self, search: Search, t: &[T::V; 3]) -> T::V {
         let (one, minus_one) = (T::splat_int(1), T::splat_int(-1));
@@ -108,7 +117,8 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
         let (first, last) = (T::splat_int(-half), T::splat_int(half - 1));
         let [xi, eta] = octahedral_map::<T>(t);
         let negative = [is_negative::<T>(xi), is_negative::<T>(eta)];
-        // Of a negative one the points below its magnitude, of others those up to it.
+        // For a negative coordinate, count the points below its magnitude, otherwise those up to
+        // it.
         let xi = T::add_ints(T::magnitude(xi), negative[0]);
         let eta = T::add_ints(T::magnitude(eta), negative[1]);
         let (mut column, mut row) = (T::splat_int(0), T::splat_int(0));
@@ -121,7 +131,7 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
             Search::Bracket => {
                 let mut around = [codes; 2];
                 for (around, (code, negative)) in around.iter_mut().zip(codes.into_iter().zip(negative)) {
-                    // Those that bracket a negative one: its code here and the one above.
+                    // A negative coordinate is bracketed by its code here and the code above.
                     let below = T::add_ints(code, T::xor(negative, minus_one));
                     *around = [T::max_ints(below, first), T::min_ints(T::add_ints(below, one), last)];
                 }
@@ -151,7 +161,7 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
         T::add_ints(T::add_ints(codes, T::splat_int(half + 2 * half * half)), radius)
     }
 
-    /// What a code, less half their number, stands for.
+    /// Returns the values of a code, minus half the number of codes.
     #[inline(always)]
     fn side(&self, code: T::V, t: T::V) -> Side<T::V> {
         let negative = T::signs(code);
@@ -161,8 +171,9 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
         Side { code, rank, magnitude, one_less, t: turn::<T>(t, negative) }
     }
 
-    /// The best direction's code, less that of two zeros, and its projection; codes ascend, and equals of an earlier
-    /// one lose.
+    /// Returns the best direction's code, minus the code of two zeros, and its projection.
+    ///
+    /// Codes ascend, and the first of equals wins.
     #[inline(always)]
     fn best_direction<const N: usize>(&self, t: &[T::V; 3], [columns, rows]: [[T::V; N]; 2]) -> (T::V, T::V) {
         let half = self.half as i32;
@@ -190,14 +201,14 @@ impl<'a, T: Elementwise> Encoder<'a, T> {
     }
 }
 
-/// Ones where a float is below 0.
+/// Returns ones where a float is below 0.
 #[inline(always)]
 fn is_negative<T: Elementwise>(x: T::V) -> T::V {
     let zero = T::splat_int(0);
     T::greater(zero, x, T::splat_int(-1), zero)
 }
 
-/// ξ and η.
+/// Returns ξ and η of triplets.
 #[inline(always)]
 fn octahedral_map<T: Elementwise>(&[x, y, z]: &[T::V; 3]) -> [T::V; 2] {
     let (zero, one) = (T::splat_int(0), T::splat(1.0));

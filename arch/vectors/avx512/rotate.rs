@@ -1,4 +1,4 @@
-//! Rotations: signs and a Walsh-Hadamard transform, all in registers.
+//! Rotations with AVX-512: signs and a Walsh-Hadamard transform, all in registers.
 
 use crate::registers;
 use crate::registers::avx512::{first, load_ps, store_ps};
@@ -6,18 +6,19 @@ use crate::vectors::hadamard::{H12, H20, H28, Signs};
 use crate::vectors::scalar;
 use core::arch::x86_64::*;
 
-/// x ← scale · H·(s∘x).
+/// Implements `scalar::rotate`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rotate(x: &mut [f32], signs: &[u32], scale: f32) {
     turn::<false>(x, signs, scale);
 }
 
-/// x ← s∘(scale · Hᵀx).
+/// Implements `scalar::rotate_inverse`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn rotate_inverse(x: &mut [f32], signs: &[u32], scale: f32) {
     turn::<true>(x, signs, scale);
 }
 
+/// Chooses the number of registers for a width. Widths without a case run the specification.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
@@ -39,7 +40,8 @@ fn turn<const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
     }
 }
 
-/// 16·N coordinates in N registers: steps 1, 2, 4 and 8 inside each register, the others between registers.
+/// Rotates 16·N coordinates in N registers. Steps 1, 2, 4 and 8 are within each register, the
+/// others between registers.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sylvester<const N: usize, const INVERSE: bool>(x: &mut [f32], signs: &[u32], scale: f32) {
@@ -63,15 +65,26 @@ fn sylvester<const N: usize, const INVERSE: bool>(x: &mut [f32], signs: &[u32], 
     }
 }
 
+/// Applies sign masks.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn flip(x: __m512, signs: &[u32; 16]) -> __m512 {
     _mm512_xor_ps(x, _mm512_castsi512_ps(registers::avx512::load(signs)))
 }
 
-/// Butterflies of step 1, 2, 4 and 8. With y = x of the partner lane, the lower lane needs x + y and the upper one
-/// y - x: both are ±x + y. The product is exact, so the fused operation rounds once, like the addition alone, and
-/// it takes the place of a sign flip and an addition.
+/// Does the butterflies of steps 1, 2, 4 and 8 within a register.
+///
+/// With y = x of the partner lane, the lower lane needs x + y and the upper lane y - x. Both are ±x
+/// + y:
+///
+/// ```text
+/// x          a     b     c     d
+/// partner    b     a     d     c          step 1
+/// ±x + y     a+b   a-b   c+d   c-d        factors + - + -
+/// ```
+///
+/// The product with ±1 is exact, so the fused operation rounds once, like an addition. It replaces
+/// a sign flip and an addition.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn in_register(x: __m512) -> __m512 {
@@ -82,7 +95,7 @@ fn in_register(x: __m512) -> __m512 {
     _mm512_fmadd_ps(x, sign(0xff00), _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x))
 }
 
-/// Butterflies of step 1, 2, 4 … registers.
+/// Does the butterflies of steps 1, 2, 4 … between registers.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn between_registers<const N: usize>(v: &mut [__m512; N]) {
@@ -97,9 +110,11 @@ fn between_registers<const N: usize>(v: &mut [__m512; N]) {
     }
 }
 
-/// N runs of B coordinates, each multiplied by a matrix of order B in one register (or two), then butterflies between
-/// the runs. A column times a coordinate is exact, so it may be fused with its addition, and one instruction with a
-/// broadcast operand does what would take three.
+/// Multiplies N runs of B coordinates by a matrix of order B, each run in one register (or two).
+/// Then it does the butterflies between the runs.
+///
+/// A column times a coordinate is exact, so it may be fused with its addition. One instruction with
+/// a broadcast operand then replaces three.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn based<const B: usize, const N: usize, const INVERSE: bool>(
@@ -119,7 +134,7 @@ fn based<const B: usize, const N: usize, const INVERSE: bool>(
         let column = [one(&masks[..B.min(16)]), one(&masks[B.min(16)..])];
         for i in 0..N {
             let coordinate = _mm512_set1_ps(runs[i][c]);
-            // A sum starts with ±x, not with 0 ± x, which differs for zeros.
+            // A sum begins with ±x. Beginning with 0 ± x would differ for zeros.
             if c == 0 {
                 lower[i] = _mm512_mul_ps(coordinate, column[0]);
                 upper[i] = _mm512_mul_ps(coordinate, column[1]);
@@ -147,7 +162,7 @@ fn based<const B: usize, const N: usize, const INVERSE: bool>(
     }
 }
 
-/// Up to 16 words, zeros behind them.
+/// Loads up to 16 words, with zeros behind them.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_u32(words: &[u32]) -> __m512i {
@@ -155,8 +170,8 @@ fn load_u32(words: &[u32]) -> __m512i {
     unsafe { _mm512_maskz_loadu_epi32(first(words.len()) as u16, words.as_ptr().cast()) }
 }
 
-/// The first 4, 12 or 16 lanes. Loads cannot take their bytes from a masked store that is still under way, and a
-/// rotation is always followed by loads.
+/// Stores the first 4, 12 or 16 lanes, without a masked store: a load cannot take its bytes from a
+/// masked store that is in progress, and loads follow every rotation.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn store_lanes(x: &mut [f32], v: __m512) {
@@ -165,7 +180,7 @@ fn store_lanes(x: &mut [f32], v: __m512) {
     }
     let mut last = _mm512_castps512_ps128(v);
     if x.len() == 12 {
-        // SAFETY: there are twelve values, and eight of them are written.
+        // SAFETY: of twelve values, eight are written.
         unsafe { _mm256_storeu_ps(x.as_mut_ptr(), _mm512_castps512_ps256(v)) }
         last = _mm512_extractf32x4_ps::<2>(v);
     }

@@ -2,20 +2,21 @@
 
 use super::{LANES, halve};
 
-/// Below this, eˣ is taken as 0: e⁻⁸⁷ is the last power whose f32 is a normal number with room to spare.
+/// Below this, eˣ becomes 0. e⁻⁸⁷ is still a normal f32.
 const LOWEST: f32 = -87.0;
 
-/// eˣ for x ≤ 0, relative error below 1.5·10⁻⁷; 0 for x ≤ -87, for -∞ and for NaN.
+/// Returns eˣ for x ≤ 0 with a relative error below 1.5·10⁻⁷. It is 0 for x ≤ -87, for -∞ and for
+/// NaN.
 ///
-/// x = n·ln 2 + r with n = rint(x·log2 e) and |r| ≤ ln 2/2. ln 2 is cut in two (Cody and Waite): n has seven bits and
-/// `LN2_HI` has nine, so their product is exact. Then a polynomial of degree 7 in r, by Horner's rule and without
-/// fused operations, and 2ⁿ straight into the exponent.
+/// x = n·ln 2 + r with n = rint(x·log2 e), so |r| ≤ ln 2/2. ln 2 is split in two (Cody and Waite):
+/// n has seven bits and `LN2_HI` nine, so their product is exact. A polynomial of degree 7 in r
+/// follows, by Horner's rule and not fused. 2ⁿ goes straight into the exponent.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = core::f32::consts::LOG2_E;
     const LN2_HI: f32 = 355.0 / 512.0;
     const LN2_LO: f32 = -2.121_944_4e-4;
-    // 1.5·2²³: a sum with it has no fraction bits left, and n in its lowest bits.
+    // 1.5·2²³. The sum with it has no fraction bits left, and n is in its lowest bits.
     const MAGIC: f32 = 12_582_912.0;
     let shifted = x * LOG2_E + MAGIC;
     let n = shifted - MAGIC;
@@ -31,7 +32,7 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x > LOWEST { y * power } else { 0.0 }
 }
 
-/// x ← (x + offset)·scale; returns the largest result, -∞ for none.
+/// Scales: x ← (x + offset)·scale. Returns the largest result, -∞ for none.
 #[inline(always)]
 pub(crate) fn scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -49,7 +50,8 @@ pub(crate) fn scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32 {
     lanes.into_iter().fold(f32::NEG_INFINITY, |max, x| if x > max { x } else { max })
 }
 
-/// x ← cap·tanh(x/cap), tanh t = ±(1 - e)/(1 + e) with e = e^(-2|t|): absolute error below 2·10⁻⁷·cap.
+/// Applies a soft cap: x ← cap·tanh(x/cap), with an absolute error below 2·10⁻⁷·cap. It uses tanh t
+/// = ±(1 - e)/(1 + e) with e = e^(-2|t|).
 #[inline(always)]
 pub(crate) fn soft_cap(x: &mut [f32], cap: f32) {
     let factor = -2.0 / cap;
@@ -59,7 +61,7 @@ pub(crate) fn soft_cap(x: &mut [f32], cap: f32) {
     }
 }
 
-/// x ← e^(x - max), and the sum in 16 lanes, then by halves.
+/// Turns logits into weights: x ← e^(x - max). Returns the sum, in 16 lanes and then by halves.
 #[inline(always)]
 pub(crate) fn exp_weights(x: &mut [f32], max: f32) -> f32 {
     let mut lanes = [0.0; LANES];

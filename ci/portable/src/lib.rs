@@ -7,8 +7,8 @@ extern crate alloc;
 mod heap;
 #[path = "../../../benches/common/plain.rs"]
 mod plain;
-#[path = "../../../arch/tests/rooms/painted.rs"]
-mod room;
+#[path = "../../../arch/tests/buffers/painted.rs"]
+mod buffer;
 #[path = "../../../arch/tests/suite/mod.rs"]
 mod suite;
 mod timing;

@@ -1,4 +1,5 @@
-//! The members of a set, random or from the tables, and the index that finds the best of them.
+//! The members of a set, random or from tables, and the index that speeds up the search for the
+//! best one.
 
 use super::{HqmqSpec, Secondary};
 use crate::Error;
@@ -14,7 +15,7 @@ use octaplex_arch::quaternion::{QuaternionSet, quaternion_ints};
 #[cfg(feature = "alloc")]
 mod index;
 
-/// A set, and its index where there is one.
+/// A set, with its index if it has one.
 #[derive(Clone, Debug)]
 #[cfg_attr(not(feature = "alloc"), allow(clippy::large_enum_variant))] // boxes need an allocator
 pub(super) enum Set {
@@ -25,6 +26,7 @@ pub(super) enum Set {
     Random(Random),
 }
 
+/// A random set. Its arrays have a fixed size, so that it also works without a heap.
 #[derive(Clone, Debug)]
 pub(super) struct Random {
     count: usize,
@@ -34,17 +36,19 @@ pub(super) struct Random {
     index: Option<QuaternionIndexTables>,
 }
 
-/// From this many members on, an index beats trying them all.
+/// The number of members from which on an index is faster than trying them all.
 #[cfg(feature = "alloc")]
 const WORTH_AN_INDEX: usize = 16;
 
-/// Bytes of a random set on the heap. The lists of an index take at most 12 KB: those of 255 members take 11.
+/// Returns the largest number of bytes of a random set on the heap. The lists of an index take at
+/// most 12 KB: those of 255 members take 11 KB.
 #[cfg(feature = "alloc")]
 pub(super) const fn random_bytes(members: u8) -> usize {
     let index = 4 * octaplex_arch::quaternion::INDEX_CELLS + 12_000;
     size_of::<Random>() + if members as usize >= WORTH_AN_INDEX { index } else { 0 }
 }
 
+/// Draws the members of a head's set, and builds their index.
 impl Random {
     fn new(count: usize, seed: u64, stream: Stream) -> Self {
         let mut random = stream.random(seed, Purpose::Quaternions, 0);
@@ -76,7 +80,7 @@ impl Random {
 }
 
 impl Set {
-    /// The set of a spec whose numbers are in their ranges.
+    /// Creates the set of a spec whose numbers are in range.
     pub(super) fn new(spec: &HqmqSpec, stream: Stream) -> Result<Self, Error> {
         let count = usize::from(spec.members);
         if spec.secondary == Secondary::Optimised {

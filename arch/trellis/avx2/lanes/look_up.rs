@@ -1,5 +1,5 @@
-//! Centroids of a trellis code by `vpshufb` and `vpblendvb`; on CPUs with AVX-VNNI, where that is three operations, of eight tables and
-//! more by `vpsignb` and additions.
+//! Looks up centroids of a trellis code with `vpshufb` and `vpblendvb`. On CPUs with AVX-VNNI,
+//! `vpblendvb` takes three operations, so from eight tables on `vpsignb` and additions replace it.
 
 use super::{EACH, TABLES};
 use crate::registers::Integers;
@@ -8,11 +8,11 @@ use crate::trellis::layout::TrellisCodebook;
 use core::arch::asm;
 use core::arch::x86_64::*;
 
-/// So many tables are added up where choosing is dear.
+/// The number of tables from which on they are added up, where choosing is expensive.
 const SIGNS_FROM: usize = 8;
 
-/// The centroids, and `bias`, by the four newest bits of a window, of which a shorter history has fewer: a table for each code
-/// and, if `FIVE`, for each oldest bit.
+/// Builds tables of the centroids plus `bias`, by the four newest bits of a window. A shorter
+/// history has fewer bits. There is a table for each code and, if `FIVE`, for each oldest bit.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
@@ -31,7 +31,8 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
         *table = load(&bytes);
     }
     if L::DEAR_CHOICES && count >= SIGNS_FROM {
-        // What each bit but the highest adds, alone and with those below it.
+        // The difference that each bit but the highest makes, alone and together with those below
+        // it.
         for bit in 0..count.ilog2() - 1 {
             for n in (0..count).filter(|n| n >> bit & 1 == 1) {
                 tables[n] = _mm256_sub_epi8(tables[n], tables[n - (1 << bit)]);
@@ -41,7 +42,7 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
     tables
 }
 
-/// What each of the eight look-ups finds.
+/// Returns what each of the eight lookups finds.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn centroids<L: Integers, const BITS: usize, const FIVE: bool>(
@@ -60,11 +61,13 @@ pub(super) fn centroids<L: Integers, const BITS: usize, const FIVE: bool>(
     ]
 }
 
-/// Of each byte, the `K`-th coordinate; with two-bit codes the `K % 4`-th of their `K / 4`-th register.
+/// Looks up the `K`-th coordinate of each byte. With codes of two bits, it is the `K % 4`-th of the
+/// `K / 4`-th register.
 ///
-/// Bytes of the first register with windows have the four bits before the byte's coordinates and four of theirs, those
-/// of the second the last four of eight and four more, or, with two-bit codes, both alternate: in all of them the
-/// window of coordinate `K % 4` begins at bit `K % 4 + 1`, and has one bit more before that.
+/// Bytes of the first register with windows have the four bits before the byte's coordinates, and
+/// four of these. Bytes of the second register have the last four of eight, and four more. With
+/// codes of two bits both alternate. In all of them the window of coordinate `K % 4` begins at bit
+/// `K % 4 + 1`, and has one bit more before that.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
@@ -91,8 +94,8 @@ fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
         2 if L::DEAR_CHOICES => choose::<4, true, false>(tables, index, bits),
         2 => choose::<4, false, false>(tables, index, bits),
         3 if L::DEAR_CHOICES => choose::<8, true, true>(tables, index, bits),
-        // On Zen 5, `vpshufb` and `vpblendvb` share two of four ports: with many tables, some look-ups do without half
-        // of the latter.
+        // On Zen 5, `vpshufb` and `vpblendvb` share two of four ports. With many tables, some
+        // lookups do without half of the blends.
         3 if K.is_multiple_of(4) => choose::<8, false, false>(tables, index, bits),
         3 => choose::<8, true, false>(tables, index, bits),
         _ if L::DEAR_CHOICES => choose::<16, true, true>(tables, index, bits),
@@ -100,10 +103,14 @@ fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
     }
 }
 
-/// An entry of `N` tables: by the index' lowest four bits, and by bits of other bytes, the lowest of the table's number
-/// first. With `SPLIT`, the index gets the last of these for its top: `vpshufb` gives zero where it is set, so the upper half
-/// of the tables is asked with the inverse, and one of the two finds something. With `SIGNS`, tables hold what bits add, and
-/// `vpsignb` gives zero where one is not set: three operations, where `vpblendvb` and a shift before it are four.
+/// Returns entries of `N` tables. The lowest four bits of the index select the entry. Bits of other
+/// bytes select the table, the lowest bit of its number first.
+///
+/// With `SPLIT`, the last of these bits goes to the top of the index. `vpshufb` gives zero where it
+/// is set. So the upper half of the tables is looked up with the inverse, and only one of the two
+/// lookups finds something. With `SIGNS`, tables hold differences, and `vpsignb` gives zero where a
+/// bit is not set. That takes three operations, while `vpblendvb` and the shift before it take
+/// four.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn choose<const N: usize, const SPLIT: bool, const SIGNS: bool>(
@@ -139,7 +146,7 @@ fn choose<const N: usize, const SPLIT: bool, const SIGNS: bool>(
             let [a, b] = [found[2 * i], found[2 * i + 1]];
             found[i] = match bit {
                 _ if !SIGNS => _mm256_blendv_epi8(a, b, on_top((bytes, bit))),
-                // The uppermost bit alone is negative.
+                // The uppermost bit alone makes a byte negative.
                 7 => _mm256_sub_epi8(a, _mm256_sign_epi8(b, set)),
                 _ => _mm256_add_epi8(a, _mm256_sign_epi8(b, set)),
             };
@@ -148,7 +155,7 @@ fn choose<const N: usize, const SPLIT: bool, const SIGNS: bool>(
     found[0]
 }
 
-/// A bit of each byte on its top.
+/// Moves a bit of each byte to its top.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn on_top((bytes, bit): (__m256i, usize)) -> __m256i {
@@ -164,12 +171,12 @@ fn on_top((bytes, bit): (__m256i, usize)) -> __m256i {
     }
 }
 
-/// Bytes, doubled; see [`shift_left`].
+/// Doubles bytes; see [`shift_left`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn twice(bytes: __m256i) -> __m256i {
     let sums;
-    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX2, which this function enables, has the instruction. It only uses registers.
     unsafe {
         asm!(
             "vpaddb {}, {}, {}",
@@ -180,13 +187,13 @@ fn twice(bytes: __m256i) -> __m256i {
     sums
 }
 
-/// Words, shifted. By name, as LLVM knows that `vpblendvb` asks for one bit, and makes a mask and a comparison of the
-/// shift that brings it to the top.
+/// Shifts words. It is assembly, because LLVM knows that `vpblendvb` reads one bit, and would
+/// replace the shift that moves it to the top by a mask and a comparison.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn shift_left<const BITS: usize>(words: __m256i) -> __m256i {
     let shifted;
-    // SAFETY: AVX2, which this function enables, has the instruction; it touches registers only.
+    // SAFETY: AVX2, which this function enables, has the instruction. It only uses registers.
     unsafe {
         asm!(
             "vpsllw {}, {}, {}",

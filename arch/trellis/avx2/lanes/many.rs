@@ -1,10 +1,21 @@
-//! Scores and weighted sums of trellis codes for many queries, by the tiles of `codes/avx2/many.rs`. What `lanes.rs` looks up
-//! comes eight coordinates apart, or four: three rounds of interleaving, or two, bring a lane's bytes into order, once for all
-//! queries. On a Sapphire Rapids, with 32 queries scores take .63 to .79 of the time of `lanes.rs`, sums .57 to .65; with eight
-//! sums .94 to .98, but scores 1.14 to 1.27.
+//! Scores and weighted sums of trellis codes for many queries, with the tiles of
+//! `codes/avx2/many.rs`.
+//!
+//! The lookups of `lanes.rs` return coordinates that are eight (or four) apart. Three (or two)
+//! rounds of interleaving bring the bytes of a lane into order, once for all queries:
+//!
+//! ```text
+//! lookup 0     x₀  x₈  x₁₆ …
+//! lookup 1     x₁  x₉  x₁₇ …         interleaved by bytes, words and dwords:  x₀ x₁ x₂ … x₁₅
+//! …
+//! lookup 7     x₇  x₁₅ x₂₃ …
+//! ```
+//!
+//! On Sapphire Rapids with 32 queries, scores take 0.63 to 0.79 of the time of `lanes.rs`, and sums
+//! 0.57 to 0.65. With eight queries, sums take 0.94 to 0.98, but scores 1.14 to 1.27.
 
 use super::{EACH, LANE, TABLES, all_planes, centroids, tables};
-use crate::codes::avx2::many::{self, Eight, Room, turn_coordinates, turn_pairs, turn_quads};
+use crate::codes::avx2::many::{self, Buffer, Eight, turn_coordinates, turn_pairs, turn_quads};
 use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use crate::registers::avx2::Ymm;
@@ -13,10 +24,10 @@ use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 
-/// Bytes of eight rows, in order: of rows i and i + 4 sixteen coordinates a register.
+/// The bytes of eight rows in order: sixteen coordinates a register, of rows i and i + 4.
 type Bytes = [[__m256i; EACH]; 4];
 
-/// Scores of so many queries as `many::taken` gives.
+/// Scores as many queries as `many::taken` returned.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
@@ -53,7 +64,7 @@ pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIV
     });
 }
 
-/// Sums of so many queries as `many::taken` gives.
+/// Adds rows for as many queries as `many::taken` returned.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
@@ -64,8 +75,8 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
 ) {
     let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, 0), None);
     let blocks = Blocks::new(rows, &mut padded);
-    let mut room = Room::<Bytes, { PAGE / 8 }>::EMPTY;
-    let of_page = room.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
+    let mut buffer = Buffer::<Bytes, { PAGE / 8 }>::EMPTY;
+    let of_page = buffer.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
     many::accumulate::<L>(rows, book.levels(), scale, weights, acc, &mut |page, register, tile| {
         if register == 0 {
             for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
@@ -79,7 +90,7 @@ pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE:
     });
 }
 
-/// The centroids of rows `r` to `r + 8`.
+/// Looks up the centroids of rows `r` to `r + 8`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const DIM: usize>(
@@ -90,7 +101,7 @@ fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const DIM: usize>(
     let mut bytes = [[_mm256_setzero_si256(); EACH]; 4];
     for (i, planes) in all_planes::<BITS, DIM>(block, r)[..DIM / 32].iter().enumerate() {
         let found = in_order::<BITS>(centroids::<L, BITS, FIVE>(tables, planes));
-        // A lane is of one row, or of the next ones as well.
+        // A lane has one row, or the next ones as well.
         for (k, found) in found.into_iter().enumerate() {
             bytes[i * (LANE / DIM) + k / (DIM / 16)][k % (DIM / 16)] = found;
         }
@@ -98,7 +109,8 @@ fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const DIM: usize>(
     bytes
 }
 
-/// Look-ups, each of which has every eighth byte of a lane (with two bits, every fourth of half a lane), in order.
+/// Brings lookups into order. Each has every eighth byte of a lane, or with two bits every fourth
+/// of half a lane.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn in_order<const BITS: usize>(found: [__m256i; EACH]) -> [__m256i; EACH] {
@@ -123,7 +135,7 @@ fn in_order<const BITS: usize>(found: [__m256i; EACH]) -> [__m256i; EACH] {
     ordered
 }
 
-/// Sixteen coordinates as words.
+/// Returns sixteen coordinates as words.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn words(bytes: &Bytes, register: usize) -> Eight {

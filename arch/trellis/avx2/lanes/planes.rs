@@ -1,11 +1,12 @@
-//! Bytes of eight rows, in the lanes where their coordinates are looked up.
+//! Loads the bytes of eight rows into the lanes where their coordinates are looked up.
 
 use super::{HALF, LANE, QUARTER};
 use crate::registers::avx2::load;
 use crate::rows::{Block, Window};
 use core::arch::x86_64::*;
 
-/// Rows `r` to `r + 8`, the first with the fifth and so on: four of [`planes`], two or one; any behind them.
+/// Loads rows `r` to `r + 8`, the first with the fifth and so on, as four results of [`planes`]
+/// (two or one for shorter rows). Rows behind the last one are undefined.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn all_planes<const BITS: usize, const DIM: usize>(block: &Block, r: usize) -> [[__m256i; 5]; 4] {
@@ -24,13 +25,14 @@ pub(super) fn all_planes<const BITS: usize, const DIM: usize>(block: &Block, r: 
     ]
 }
 
-/// Rows `r` and `r + 4`: two registers with the windows (see [`look_up`]), then those with the codes.
+/// Loads rows `r` and `r + 4`: two registers with the windows (see [`look_up`]), then those with
+/// the codes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn planes<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
     const PATH: usize = LANE / 8;
     let path = sixteens(block, 2, r);
-    // Half of a byte, and half of the one before.
+    // The inner halves of each byte and the one before it.
     let carry = _mm256_srli_epi64::<60>(_mm256_bslli_epi128::<8>(path));
     let inner = _mm256_or_si256(_mm256_slli_epi64::<4>(path), carry);
     let codes = |i: usize| two(block, 2 + PATH + 16 * i, r);
@@ -42,7 +44,8 @@ fn planes<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
     }
 }
 
-/// The same of rows of 64, `r` and `r + 1` in the place of one, `r + 4` and `r + 5` in that of the other.
+/// Loads four rows of 64: `r` and `r + 1` into the lower lane, `r + 4` and `r + 5` into the upper
+/// one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn planes_of_half<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
@@ -60,7 +63,7 @@ fn planes_of_half<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
     }
 }
 
-/// The same of rows of 32, `r` to `r + 4` in the place of one, the next four in that of the other.
+/// Loads eight rows of 32: `r` to `r + 4` into the lower lane, the next four into the upper one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
@@ -84,7 +87,8 @@ fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5]
     }
 }
 
-/// What [`planes`] gives of paths and codes: as they are; alternating; every third byte.
+/// Distributes paths and codes as [`planes`] returns them: as they are, alternating, or every third
+/// byte.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn in_order<const BITS: usize>(inner: __m256i, path: __m256i, codes: [__m256i; BITS]) -> [__m256i; 5] {
@@ -96,7 +100,7 @@ fn in_order<const BITS: usize>(inner: __m256i, path: __m256i, codes: [__m256i; B
             [low, high, first, second, path]
         }
         _ => {
-            // Those of one remainder lie at other places in each sixteen.
+            // The bytes of one remainder lie at different positions in each sixteen.
             let mut planes = [inner, path, path, path, path];
             for (first, plane) in planes[2..].iter_mut().enumerate() {
                 let two = _mm256_blendv_epi8(codes[0], codes[1], load(&THIRDS[(first + 2) % 3]));
@@ -108,7 +112,7 @@ fn in_order<const BITS: usize>(inner: __m256i, path: __m256i, codes: [__m256i; B
     }
 }
 
-/// By remainder of three, the bytes of a lane with it.
+/// For each remainder of three, a mask of the bytes of a lane with it.
 static THIRDS: [[u8; 32]; 3] = {
     let mut masks = [[0; 32]; 3];
     let mut i = 0;
@@ -119,7 +123,7 @@ static THIRDS: [[u8; 32]; 3] = {
     masks
 };
 
-/// Places 0, 3, 6, … of 48 bytes modulo 16, and those from 1 and 2 on.
+/// Positions 0, 3, 6, … of 48 bytes modulo 16, and those from 1 and from 2 on.
 static EVERY_THIRD: [[u8; 32]; 3] = {
     let mut places = [[0; 32]; 3];
     let mut i = 0;
@@ -130,17 +134,17 @@ static EVERY_THIRD: [[u8; 32]; 3] = {
     places
 };
 
-/// Sixteen bytes of row `r`, sixteen of row `r + 4`, from byte 16 of a row on.
+/// Loads sixteen bytes of row `r` and sixteen of row `r + 4`, from a byte at 16 or later in a row.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn two(block: &Block, start: usize, r: usize) -> __m256i {
     let below = load_16(block.window(start, start + 16).first(r));
-    // The upper lane has its place already, sixteen bytes behind the row's.
+    // Loaded sixteen bytes earlier, the upper lane is already in its place.
     let above: &[u8; 32] = block.window(start - 16, start + 16).first(r + 4);
     _mm256_blend_epi32::<0b1111_0000>(_mm256_castsi128_si256(below), load(above))
 }
 
-/// The same, from any byte on.
+/// Loads the same, from any byte on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sixteens(block: &Block, start: usize, r: usize) -> __m256i {
@@ -148,7 +152,7 @@ fn sixteens(block: &Block, start: usize, r: usize) -> __m256i {
     _mm256_set_m128i(load_16(window.first(r + 4)), load_16(window.first(r)))
 }
 
-/// Eight bytes each of rows `r` and `r + 1`, of rows `r + 4` and `r + 5`.
+/// Loads eight bytes each of rows `r` and `r + 1`, and of rows `r + 4` and `r + 5`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn eights(block: &Block, starts: [usize; 2], r: usize) -> __m256i {
@@ -157,7 +161,8 @@ fn eights(block: &Block, starts: [usize; 2], r: usize) -> __m256i {
     _mm256_set_epi64x(quad(&b, r + 5), quad(&a, r + 4), quad(&b, r + 1), quad(&a, r))
 }
 
-/// Four bytes from each of four places, a row from `r` on and a byte of it; the same four rows further.
+/// Loads four bytes from each of four places, given as a row (from `r` on) and a byte. The upper
+/// lane has the same of four rows further on.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn fours(block: &Block, places: [(usize, usize); 4], r: usize) -> __m256i {

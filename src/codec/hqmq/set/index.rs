@@ -1,17 +1,22 @@
-//! Builds the index: which members can win in each cell of the grid.
+//! Builds the index of a set: which members can win in each cell of a grid.
 //!
-//! In the coordinates g = (x, y, z)/w, the inner product with a codeword c is w·(c₀ + c₁g₁ + c₂g₂ + c₃g₃): one codeword
-//! beats another in a whole box exactly if it does in its eight corners. Boxes are halved from the cube down to the
-//! cells, and each hands those codewords on that no single other one beats everywhere in it. 12·S codewords at the
-//! root, a handful in a cell.
+//! Let g = (x, y, z)/w be the coordinates of a direction. Its inner product with a codeword c is
+//! w·(c₀ + c₁g₁ + c₂g₂ + c₃g₃), which is linear in g. So one codeword beats another in a whole box
+//! exactly if it does so in all eight corners.
+//!
+//! ```text
+//! cube [-1, 1]³  ─►  8 boxes  ─►  64  ─►  512  ─►  4096 cells
+//! 12·S codewords     each box keeps the codewords      a handful
+//!                    that no other one beats in it
+//! ```
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use octaplex_arch::quaternion::{INDEX_CELLS, INDEX_GRID, INDEX_PADDING, QuaternionIndexTables, UNITS};
 
-/// What f32 arithmetic here and in the kernels gets wrong, and twenty times that: all numbers are about 1.
+/// A bound for rounding errors here and in the kernels, times twenty. All numbers are about 1.
 const MARGIN: f32 = 2e-5;
 
-/// Products of a unit and a member: their components, and the member's number.
+/// Products of a unit and a member, by component, and the number of the member.
 #[derive(Default)]
 struct Codewords {
     q: [Vec<f32>; 4],
@@ -30,7 +35,7 @@ impl Codewords {
     }
 }
 
-/// A cube around `center`.
+/// A cube around `center` with half edges of length `half`.
 #[derive(Clone, Copy)]
 struct Cell {
     center: [f32; 3],
@@ -38,12 +43,17 @@ struct Cell {
 }
 
 impl Cell {
-    /// Whether any of it is in the octahedron |g₁|+|g₂|+|g₃| ≤ 1.
+    /// Returns whether the cell touches the octahedron |g₁|+|g₂|+|g₃| ≤ 1, where all directions lie
+    /// after a unit is taken out.
     fn is_needed(&self) -> bool {
         self.center.iter().map(|c| (c.abs() - self.half).max(0.0)).sum::<f32>() <= 1.0 + 4.0 * MARGIN
     }
 
-    /// Copies those codewords to `kept` that no single one of some good ones beats in all of the cell.
+    /// Copies to `kept` those codewords that are not beaten in the whole cell by a single other
+    /// one.
+    ///
+    /// The best codeword at the centre is tried as the winner. With at most 64 codewords, so are
+    /// all others that are not beaten yet.
     fn filter(&self, codewords: &Codewords, scratch: &mut Scratch, kept: &mut Codewords) {
         let Codewords { q: [a, b, c, d], s } = codewords;
         let ([x, y, z], Scratch { values, won, indices }) = (self.center, scratch);
@@ -61,13 +71,13 @@ impl Cell {
         self.mark_won(best, codewords, values, won);
         if s.len() <= 64 {
             for i in 0..s.len() {
-                // What is beaten itself beats nothing that its own winner does not.
+                // Skip codewords that are beaten: whatever they beat, their own winner beats too.
                 if won[i] == 0 && i != best {
                     self.mark_won(i, codewords, values, won);
                 }
             }
         }
-        // Without branches: every second guess would be wrong.
+        // Collect indices without branches. A branch predictor would be wrong every second time.
         indices.resize(s.len().max(indices.len()), 0);
         let mut count = 0;
         for (i, won) in (0..).zip(won.iter()) {
@@ -82,7 +92,8 @@ impl Cell {
         kept.s.extend(indices.iter().map(|i| s[*i as usize]));
     }
 
-    /// Marks what `winner` beats in all of the cell. A loop without branches, for the vectoriser.
+    /// Marks the codewords that `winner` beats in the whole cell. Written without branches, so that
+    /// the compiler vectorises it.
     fn mark_won(&self, winner: usize, codewords: &Codewords, values: &[f32], won: &mut [u32]) {
         let [_, b, c, d] = &codewords.q;
         let (reach, value) = (self.half + MARGIN, values[winner] - MARGIN);
@@ -95,27 +106,30 @@ impl Cell {
     }
 }
 
-/// Inner products at a cell's centre, for w = 1, and what is beaten.
+/// Buffers of [`Cell::filter`]: the inner products at the cell's centre for w = 1, and which
+/// codewords are beaten.
 #[derive(Default)]
 struct Scratch {
     values: Vec<f32>,
     won: Vec<u32>,
-    /// Of what is kept.
+    /// Indices of the codewords that are kept.
     indices: Vec<u16>,
 }
 
-/// O(S) a box at the top, less below; a few hundred microseconds.
+/// Builds the index of a set in a few hundred microseconds. The top boxes take O(S) each, those
+/// below less.
 pub(super) fn build(members: &[[f32; 4]]) -> Option<QuaternionIndexTables> {
     let (cells, lists) = tables(members);
     Some(QuaternionIndexTables::new(members.len(), cells.try_into().ok()?, lists.into_boxed_slice()))
 }
 
-/// Cells and lists, as [`QuaternionIndexTables::new`] takes them.
+/// Returns cells and lists as [`QuaternionIndexTables::new`] takes them.
 pub(super) fn tables(members: &[[f32; 4]]) -> (Box<[u32]>, Vec<u8>) {
     let mut codewords = Codewords::default();
     for (s, member) in members.iter().enumerate() {
         for unit in &UNITS {
-            // The octahedron is within 45° of 1, and the units alone come within 45° of everything.
+            // Codewords on the far side cannot win: the octahedron is within 45° of 1, and already
+            // the units come within 45° of every direction.
             let q = product(unit, member);
             if q[0] > -MARGIN {
                 codewords.push(q, s as u8);
@@ -146,7 +160,8 @@ pub(super) fn tables(members: &[[f32; 4]]) -> (Box<[u32]>, Vec<u8>) {
     (cells, lists)
 }
 
-/// Filters codewords down through the boxes; `at` counts in boxes of the current size.
+/// Filters codewords down through the boxes, and calls `leaf` for each cell. `at` counts in boxes
+/// of the current size.
 fn descend(
     codewords: &Codewords,
     cell: Cell,

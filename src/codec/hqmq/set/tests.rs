@@ -1,4 +1,4 @@
-//! The index against trying every member: the same codes, ties and roundings included.
+//! Compares the index with trying every member: codes must be equal, ties and roundings included.
 
 use super::{HqmqSpec, Secondary, Set};
 use crate::backend::Kernels as Backend;
@@ -10,7 +10,7 @@ use alloc::{format, vec, vec::Vec};
 use octaplex_arch::quaternion::{QuaternionSet, RadiusSteps, UNITS};
 use rand_core::{Rng, SeedableRng};
 
-/// Every chunk is coded.
+/// Every chunk gets a radius above 0, so that its direction is coded.
 const STEPS: RadiusSteps = RadiusSteps { factor: 1e30, limit: 255 };
 
 struct Directions<'a> {
@@ -32,14 +32,15 @@ impl Directions<'_> {
         times(UNITS[unit], self.members[member])
     }
 
-    /// Uniform directions, and such as lie between codewords, between units, and between cells of the grid.
+    /// Uniform directions, and directions near the boundaries between codewords, between units, and
+    /// between cells of the grid.
     fn next(&mut self) -> [f32; 4] {
         let mut u = [self.float(), self.float(), self.float(), self.float()];
         let (c, other) = (self.below(4), self.below(4));
         match self.below(10) {
             0 => u = self.codeword(),
             1 => {
-                // Neighbours: the two best codewords of some direction would be best, two close ones are good enough.
+                // Two neighbouring codewords. Close ones are good enough.
                 let a = self.codeword();
                 let near = |b: &[f32; 4]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>() > 0.8;
                 let b = (0..200).map(|_| self.codeword()).find(near).unwrap_or(a);
@@ -59,7 +60,7 @@ impl Directions<'_> {
             6 => u[c] = 0.0,
             _ => {}
         }
-        // A step in the last place, and any size.
+        // Move one component by a few units in the last place, and scale the chunk.
         if u[c] != 0.0 && self.below(2) == 0 {
             u[c] = f32::from_bits(u[c].to_bits().wrapping_add_signed(self.below(5) as i32 - 2));
         }
@@ -78,7 +79,8 @@ fn times(unit: [f32; 4], q: [f32; 4]) -> [f32; 4] {
     ]
 }
 
-/// Codes of directions through the index on `backend`, and without it on `reference`.
+/// Compares the codes of directions through the index on `backend` with those without it on
+/// `reference`.
 fn compare(set: &Set, count: usize, seed: u64, backend: Backend, reference: Backend) {
     let view = set.view();
     assert!(view.index.is_some());
@@ -124,7 +126,8 @@ fn the_index_finds_what_trying_all_finds() {
     }
 }
 
-/// `OCTAPLEX_BLESS=1 cargo test --lib the_static_indexes` rewrites the files, once the sets have changed.
+/// `OCTAPLEX_BLESS=1 cargo test --lib the_static_indexes` rewrites the files after the sets have
+/// changed.
 #[test]
 fn the_static_indexes_are_what_building_gives() {
     extern crate std;
@@ -140,7 +143,7 @@ fn the_static_indexes_are_what_building_gives() {
     }
 }
 
-/// What a set takes on the heap: less than 64 KiB if it is random, nothing if it is optimised.
+/// A random set takes less than 64 KiB on the heap, and an optimised one nothing.
 #[test]
 fn sets_are_small() {
     for set in sets() {
@@ -185,7 +188,7 @@ fn ties_go_to_the_lowest_code() {
         for (backend, index) in backends {
             let (set, mut code) = (QuaternionSet { index, ..with }, [0]);
             backend.encode_quaternions(&set, &x, &norm, STEPS, &mut code, &mut [0]);
-            // Twins of the first twenty never win.
+            // Copies of the first twenty members never win.
             assert!(usize::from(code[0]) % 40 < 20, "{x:?}: {code:?}");
             assert_eq!(*first.get_or_insert(code), code, "{x:?}");
         }

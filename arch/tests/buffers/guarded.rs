@@ -1,4 +1,4 @@
-//! Buffers that end where memory ends, or begin where it begins: the pages beside them may not be touched.
+//! Buffers that end just before, or begin just behind, pages without access.
 
 use crate::suite::Bits;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
@@ -21,16 +21,16 @@ const BYTES: usize = 1 << 19;
 thread_local! {
     /// Where this thread's next buffers lie.
     pub(crate) static SIDE: Cell<Side> = const { Cell::new(Side::End) };
-    /// Mappings that no buffer has.
+    /// Mappings that no buffer uses.
     static FREE: RefCell<Vec<*mut u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The first of `BYTES` bytes between two pages without any access.
+/// Maps `BYTES` bytes between two pages without access, and returns the first.
 fn map() -> *mut u8 {
     let page = page_size();
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: new anonymous memory, where nothing was; the protected pages are its first and its last, which no
-    // buffer has.
+    // SAFETY: new anonymous memory at an unused address. The protected pages are its first and its
+    // last, which no buffer uses.
     unsafe {
         let start = mmap_anonymous(null_mut(), BYTES + 2 * page, access, flags).expect("memory");
         for guard in [start, start.byte_add(page + BYTES)] {
@@ -40,47 +40,48 @@ fn map() -> *mut u8 {
     }
 }
 
-pub(crate) struct Room<T> {
+pub(crate) struct Buffer<T> {
     mapping: *mut u8,
     first: *mut T,
     len: usize,
 }
 
-impl<T: Bits> Room<T> {
+impl<T: Bits> Buffer<T> {
     pub(crate) fn new(values: &[T]) -> Self {
         let bytes = size_of_val(values);
         assert!(bytes <= BYTES);
         let mapping = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(map);
         let offset = if SIDE.get() == Side::End { BYTES - bytes } else { 0 };
-        // SAFETY: `offset + bytes` is at most `BYTES`, and the mapping is this buffer's alone until it is dropped.
-        // Both ends are a page's, and a size is a multiple of its alignment.
+        // SAFETY: `offset + bytes` is at most `BYTES`, and only this buffer uses the mapping until
+        // it is dropped. Both ends are page boundaries, and a size is a multiple of its alignment.
         let first = unsafe { mapping.add(offset) }.cast();
-        let mut room = Self { mapping, first, len: values.len() };
-        room.copy_from_slice(values);
-        room
+        let mut buffer = Self { mapping, first, len: values.len() };
+        buffer.copy_from_slice(values);
+        buffer
     }
 
-    /// A kernel that touches what lies beside its buffers does not come back.
+    /// A kernel that touches memory next to its buffers does not return.
     pub(crate) fn is_intact(&self) -> bool {
         true
     }
 }
 
-impl<T> Drop for Room<T> {
+impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         FREE.with_borrow_mut(|free| free.push(self.mapping));
     }
 }
 
-impl<T> Deref for Room<T> {
+impl<T> Deref for Buffer<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: see `new`; every byte of a mapping is initialised, and every pattern of bits is a `Bits`.
+        // SAFETY: see `new`. Every byte of a mapping is initialised, and every bit pattern is a
+        // valid `Bits`.
         unsafe { from_raw_parts(self.first, self.len) }
     }
 }
 
-impl<T> DerefMut for Room<T> {
+impl<T> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above.
         unsafe { from_raw_parts_mut(self.first, self.len) }

@@ -1,0 +1,63 @@
+//! The order of lanes, and the bit at which each lane's windows and codes begin.
+
+use crate::codes::avx512::codebook;
+use crate::codes::avx512::unpack::CHUNK;
+use crate::registers::avx512::places;
+
+/// For 0 to 4 raw bits, the group of eight coordinates that each quadword lane takes. The order
+/// lets each lane find its codes in the quadword that is broadcast to it.
+pub(super) static GROUPS: [[u64; 8]; 5] = [
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 4, 1, 5, 2, 6, 3, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 2, 4, 6, 1, 3, 5, 7],
+];
+
+/// The inverse of [`GROUPS`]: the lane that takes each group.
+pub(super) static LANES: [[u64; 8]; 5] = [
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 2, 4, 6, 1, 3, 5, 7],
+    [0, 1, 2, 3, 4, 5, 6, 7],
+    [0, 4, 1, 5, 2, 6, 3, 7],
+];
+
+/// For each position, the byte that `interleave` must find there so that its registers have
+/// coordinates in order.
+pub(super) static FOURS: [[u8; CHUNK]; 5] = [fours(0), fours(1), fours(2), fours(3), fours(4)];
+
+/// Computes the positions for an order of lanes.
+const fn fours(order: usize) -> [u8; CHUNK] {
+    places!(i => 8 * LANES[order][codebook::FOURS[i] as usize / 8] as usize + codebook::FOURS[i] as usize % 8)
+}
+
+/// For each number of raw bits: the bit of the lane's quadword at which each byte's window ends
+/// (mod 64; the history is not yet subtracted). The lane of the first eight coordinates is shifted
+/// by a byte.
+pub(super) static PATH_SHIFTS: [[u8; CHUNK]; 5] =
+    [path_shifts(0), path_shifts(1), path_shifts(2), path_shifts(3), path_shifts(4)];
+
+/// Computes the shifts of windows.
+const fn path_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => 8 * GROUPS[bits][i / 8] as usize + i % 8 + if i < 8 { 8 } else { 0 })
+}
+
+/// The bits at which codes begin. For three bits, the lane's three bytes are brought into its
+/// quadword.
+pub(super) static RAW_SHIFTS: [[u8; CHUNK]; 5] =
+    [[0; CHUNK], raw_shifts(1), raw_shifts(2), places!(i => 3 * (i % 8)), raw_shifts(4)];
+
+/// Computes the shifts of codes.
+const fn raw_shifts(bits: usize) -> [u8; CHUNK] {
+    places!(i => bits * (8 * GROUPS[bits][i / 8] as usize + i % 8) % 64)
+}
+
+/// For each lane, the bytes of eight codes of three bits.
+pub(super) static THREES: [u8; CHUNK] = places!(i => 3 * (i / 8) + i % 8 % 3);
+
+/// Bytes k and k + 1 for lane k.
+pub(super) static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
+
+/// Like [`PATH_SHIFTS`], if each lane has its own byte of the path plane and the one before.
+pub(super) static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
