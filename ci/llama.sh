@@ -44,7 +44,7 @@ sys.exit(value > float(limit))' "$@"
 }
 
 exact=(OCTAPLEX_KEYS=f16 OCTAPLEX_VALUES=f16)
-for kind in llama gemma2 mpt; do
+for kind in llama gemma2 mpt stablelm gpt-oss; do
   say "$kind, a made model"
   model=$target/$kind.gguf base=$target/$kind.npy
   "$python" ci/llama/made.py "$kind" "$model" >/dev/null
@@ -68,6 +68,21 @@ for test in rollback state copy streams shift; do
     rollback) below rewritten 0 "$found" ;; # the same bits the 20th time
     copy | streams) below copied 0.2 "$found" ;;
   esac
+done
+
+say "random calls, to octaplex's cache and to llama.cpp's own"
+fuzz() { # fuzz NAME=VALUE... -- MODEL ARGUMENT...
+  local settings=("GGML_BACKEND_PATH=$library")
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  (export "${settings[@]}"; timeout 3000 "$python" ci/llama/fuzz.py "$@" 2>"$target/log") || { tail -n 40 "$target/log" >&2; return 1; }
+}
+# By hand, with 10,000: OCTAPLEX_CALLS=10000 ci/llama.sh
+for kind in llama gemma2 mpt stablelm gpt-oss; do
+  calls=${OCTAPLEX_CALLS:-200}
+  echo "$kind: $calls calls, exact rows, then 3.2 bits"
+  below kl 1e-5 "$(fuzz "${exact[@]}" -- "$target/$kind.gguf" --calls "$calls" --kl 1e-5 --exact)"
+  below mean_kl 0.01 "$(fuzz -- "$target/$kind.gguf" --calls "$calls" --kl 0.3)"
 done
 
 say "what cannot be served"

@@ -5,6 +5,8 @@ usage: made.py KIND OUT.gguf
 KIND: llama    grouped-query attention, heads of width 64
       gemma2   sliding windows in every other layer, soft caps, heads of width 128
       mpt      ALiBi instead of rotary embeddings, heads of width 80
+      stablelm rotary embeddings of 24 of a head's 96 channels
+      gpt-oss  sink logits, sliding windows in every other layer, two experts
 """
 
 import sys
@@ -15,7 +17,13 @@ import numpy as np
 kind, out = sys.argv[1:]
 rng = np.random.default_rng(7)
 VOCABULARY, LAYERS, TRAINED = 512, 3, 4096
-heads, groups, width = {"llama": (6, 3, 64), "gemma2": (4, 2, 128), "mpt": (4, 1, 80)}[kind]
+heads, groups, width = {
+    "llama": (6, 3, 64),
+    "gemma2": (4, 2, 128),
+    "mpt": (4, 1, 80),
+    "stablelm": (2, 2, 96),
+    "gpt-oss": (8, 4, 64),
+}[kind]
 embedding = heads * width if kind == "mpt" else 192
 hidden = 2 * embedding
 
@@ -36,7 +44,7 @@ writer.add_token_scores([0.0] * VOCABULARY)
 writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (VOCABULARY - len(kinds)))
 writer.add_bos_token_id(1)
 writer.add_eos_token_id(2)
-kv_heads = heads if kind == "mpt" else heads // groups
+kv_heads = heads // groups
 writer.add_head_count_kv(kv_heads)
 if kind == "mpt":
     writer.add_layer_norm_eps(1e-5)
@@ -45,7 +53,14 @@ else:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_key_length(width)
     writer.add_value_length(width)
-    writer.add_rope_dimension_count(width)
+    writer.add_rope_dimension_count(24 if kind == "stablelm" else width)
+if kind == "stablelm":
+    writer.add_layer_norm_eps(1e-5)
+if kind == "gpt-oss":
+    writer.add_expert_count(2)
+    writer.add_expert_used_count(2)
+    writer.add_expert_feed_forward_length(hidden)
+    writer.add_sliding_window(96)
 if kind == "gemma2":
     writer.add_sliding_window(96)
     writer.add_attn_logit_softcapping(20.0)
@@ -59,6 +74,8 @@ def tensor(name, *shape, scale=None):
 
 def norm(name):
     writer.add_tensor(name, (1 + 0.1 * rng.standard_normal(embedding)).astype(np.float32))
+    if kind == "stablelm":
+        tensor(name.replace("weight", "bias"), embedding, scale=0.1)
 
 
 tensor("token_embd.weight", VOCABULARY, embedding, scale=1.0)
@@ -67,7 +84,7 @@ tensor("output.weight", VOCABULARY, embedding, scale=2 * embedding**-0.5) if kin
 for layer in range(LAYERS):
     block = f"blk.{layer}."
     norm(block + "attn_norm.weight")
-    norm(block + "ffn_norm.weight")
+    norm(block + ("post_attention_norm" if kind == "gpt-oss" else "ffn_norm") + ".weight")
     if kind == "mpt":
         tensor(block + "attn_qkv.weight", 3 * heads * width, embedding)
         tensor(block + "attn_output.weight", embedding, heads * width)
@@ -81,6 +98,15 @@ for layer in range(LAYERS):
     if kind == "gemma2":
         norm(block + "post_attention_norm.weight")
         norm(block + "post_ffw_norm.weight")
+    if kind == "gpt-oss":
+        tensor(block + "attn_output.bias", embedding, scale=0.1)
+        tensor(block + "attn_sinks.weight", heads, scale=2.0)
+        tensor(block + "ffn_gate_inp.weight", 2, embedding)
+        tensor(block + "ffn_gate_inp.bias", 2)
+        for name, shape in [("gate", (2, hidden, embedding)), ("up", (2, hidden, embedding)), ("down", (2, embedding, hidden))]:
+            tensor(f"{block}ffn_{name}_exps.weight", *shape)
+            tensor(f"{block}ffn_{name}_exps.bias", *shape[:2], scale=0.1)
+        continue
     for name, shape in [("gate", (hidden, embedding)), ("up", (hidden, embedding)), ("down", (embedding, hidden))]:
         tensor(f"{block}ffn_{name}.weight", *shape)
 writer.write_header_to_file()
