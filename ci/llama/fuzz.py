@@ -102,7 +102,7 @@ class Pair:
         todo = [(int(sequence), n) for sequence in chosen for n in range(1 + below(long))]
         if below(2):
             todo.sort(key=lambda item: item[1])
-        todo = todo[:512]
+        todo = todo[:256]  # n_batch is never less
         positions = {sequence: self.last(sequence) for sequence, _ in todo}
         batch = llama.llama_batch_init(len(todo), 0, 1)
         batch.n_tokens = len(todo)
