@@ -7,6 +7,8 @@ KIND: llama    grouped-query attention, heads of width 64
       mpt      ALiBi instead of rotary embeddings, heads of width 80
       stablelm rotary embeddings of 24 of a head's 96 channels
       gpt-oss  sink logits, sliding windows in every other layer, two experts
+      mamba    recurrent layers only
+      jamba    attention in the second of three layers, recurrent others
 """
 
 import sys
@@ -23,6 +25,8 @@ heads, groups, width = {
     "mpt": (4, 1, 80),
     "stablelm": (2, 2, 96),
     "gpt-oss": (8, 4, 64),
+    "mamba": (3, 3, 64),
+    "jamba": (3, 3, 64),
 }[kind]
 embedding = heads * width if kind == "mpt" else 192
 hidden = 2 * embedding
@@ -33,7 +37,8 @@ writer.add_context_length(TRAINED)
 writer.add_embedding_length(embedding)
 writer.add_block_count(LAYERS)
 writer.add_feed_forward_length(hidden)
-writer.add_head_count(heads)
+writer.add_head_count(0 if kind == "mamba" else heads)
+recurrent = {"mamba": range(LAYERS), "jamba": (0, 2)}.get(kind, ())
 writer.add_vocab_size(VOCABULARY)
 writer.add_tokenizer_model("llama")
 tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
@@ -45,10 +50,16 @@ writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (VOCABULARY - len(kinds
 writer.add_bos_token_id(1)
 writer.add_eos_token_id(2)
 kv_heads = heads // groups
-writer.add_head_count_kv(kv_heads)
+writer.add_head_count_kv([0 if layer in recurrent else kv_heads for layer in range(LAYERS)] if recurrent else kv_heads)
 if kind == "mpt":
     writer.add_layer_norm_eps(1e-5)
     writer.add_max_alibi_bias(8.0)
+elif kind in ("mamba", "jamba"):
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_ssm_conv_kernel(4)
+    writer.add_ssm_inner_size(2 * embedding)
+    writer.add_ssm_state_size(16)
+    writer.add_ssm_time_step_rank(12)
 else:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_key_length(width)
@@ -78,12 +89,33 @@ def norm(name):
         tensor(name.replace("weight", "bias"), embedding, scale=0.1)
 
 
+def state_space(block):
+    """A recurrent layer: 16 states of each of twice as many channels."""
+    inner = 2 * embedding
+    tensor(block + "ssm_in.weight", 2 * inner, embedding)
+    tensor(block + "ssm_conv1d.weight", inner, 4)
+    tensor(block + "ssm_conv1d.bias", inner, scale=0.1)
+    tensor(block + "ssm_x.weight", 12 + 32, inner)
+    tensor(block + "ssm_dt.weight", inner, 12)
+    tensor(block + "ssm_dt.bias", inner, scale=0.1)
+    writer.add_tensor(block + "ssm_a", -np.abs(rng.standard_normal((inner, 16))).astype(np.float32))
+    tensor(block + "ssm_d", inner, scale=1.0)
+    tensor(block + "ssm_out.weight", embedding, inner)
+    if kind == "jamba":
+        for name, size in [("dt", 12), ("b", 16), ("c", 16)]:
+            writer.add_tensor(f"{block}ssm_{name}_norm.weight", np.ones(size, np.float32))
+
+
 tensor("token_embd.weight", VOCABULARY, embedding, scale=1.0)
 norm("output_norm.weight")
 tensor("output.weight", VOCABULARY, embedding, scale=2 * embedding**-0.5) if kind != "gemma2" else None
 for layer in range(LAYERS):
     block = f"blk.{layer}."
     norm(block + "attn_norm.weight")
+    if layer in recurrent:
+        state_space(block)
+    if kind == "mamba":
+        continue
     norm(block + ("post_attention_norm" if kind == "gpt-oss" else "ffn_norm") + ".weight")
     if kind == "mpt":
         tensor(block + "attn_qkv.weight", 3 * heads * width, embedding)
@@ -91,10 +123,11 @@ for layer in range(LAYERS):
         tensor(block + "ffn_up.weight", hidden, embedding)
         tensor(block + "ffn_down.weight", embedding, hidden)
         continue
-    tensor(block + "attn_q.weight", heads * width, embedding)
-    tensor(block + "attn_k.weight", kv_heads * width, embedding)
-    tensor(block + "attn_v.weight", kv_heads * width, embedding)
-    tensor(block + "attn_output.weight", embedding, heads * width)
+    if layer not in recurrent:
+        tensor(block + "attn_q.weight", heads * width, embedding)
+        tensor(block + "attn_k.weight", kv_heads * width, embedding)
+        tensor(block + "attn_v.weight", kv_heads * width, embedding)
+        tensor(block + "attn_output.weight", embedding, heads * width)
     if kind == "gemma2":
         norm(block + "post_attention_norm.weight")
         norm(block + "post_ffw_norm.weight")
