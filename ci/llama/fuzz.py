@@ -103,14 +103,22 @@ class Pair:
         if below(2):
             todo.sort(key=lambda item: item[1])
         todo = todo[:256]  # n_batch is never less
+        twins = []
+        if self.unified and len(chosen) == 1 < self.sequences and below(3) == 0:
+            # Tokens of two sequences at once, one of which is a copy of the other.
+            twins = [(int(chosen[0]) + 1) % self.sequences]
+            self.both("llama_memory_seq_rm", twins[0], -1, -1)
+            self.both("llama_memory_seq_cp", int(chosen[0]), twins[0], -1, -1)
         positions = {sequence: self.last(sequence) for sequence, _ in todo}
-        batch = llama.llama_batch_init(len(todo), 0, 1)
+        batch = llama.llama_batch_init(len(todo), 0, 2)
         batch.n_tokens = len(todo)
         wanted = []
         for number, (sequence, n) in enumerate(todo):
             batch.token[number] = below(width)
             batch.pos[number] = positions[sequence] + 1 + n
-            batch.n_seq_id[number], batch.seq_id[number][0] = 1, sequence
+            batch.n_seq_id[number] = 1 + len(twins)
+            for n, other in enumerate([sequence, *twins]):
+                batch.seq_id[number][n] = other
             batch.logits[number] = number == len(todo) - 1 or below(4) == 0
             wanted += [number] if batch.logits[number] else []
         results = [llama.llama_decode(context, batch) for context in self.contexts]
@@ -127,7 +135,7 @@ class Pair:
         if results[0] == 1:
             # No room is left: room is made.
             self.both("llama_memory_seq_rm", todo[0][0], -1, -1)
-        return f"{len(todo)} tokens of {chosen.tolist()} from {positions}: {results[0]}"
+        return f"{len(todo)} tokens of {chosen.tolist() + twins} from {positions}: {results[0]}"
 
     def compare(self, ours, theirs):
         if not np.isfinite(ours).all():

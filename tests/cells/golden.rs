@@ -101,7 +101,8 @@ impl Case {
 
 fn case((keys, values, dim): (&str, &str, usize), backend: Backend) -> String {
     let side = |role, codec: &str| {
-        let config = CellConfig::new(role, HEADS, dim, CELLS).streams(2).layer(1).codec(codec.parse().unwrap());
+        let config =
+            CellConfig::new(role, HEADS, dim, CELLS).streams(2).layer(1).codec(codec.parse().unwrap());
         CellPages::new(&config, backend).unwrap()
     };
     let mut case = Case {
