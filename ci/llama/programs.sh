@@ -137,3 +137,12 @@ with binding.bits -- "${command[@]}"
 is_on binding.exact binding.bits
 same binding.base binding.exact
 cat "$target/binding.bits"
+
+say "a debug build of ggml, which asserts that a cache takes what it would in f16"
+cmake -S "$source/vendor/llama.cpp" -B "$target/debug" -DCMAKE_BUILD_TYPE=Debug -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON -DGGML_NATIVE=OFF \
+  -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF \
+  -DCMAKE_SUPPRESS_REGENERATION=ON >/dev/null
+cmake --build "$target/debug" -j "$(nproc)" --target ggml-base >/dev/null
+for folders in "$bin" "$target/debug/bin:$bin"; do
+  LD_LIBRARY_PATH=$folders GGML_BACKEND_PATH=$library "$python" ci/llama/debug.py
+done

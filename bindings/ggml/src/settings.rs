@@ -16,8 +16,6 @@ pub(crate) struct Settings {
     pub(crate) sinks: usize,
     /// At least so many of the newest tokens stay exact.
     window: usize,
-    /// Whether the host is told that caches take what their rows do in f16. Its debug builds assert so; memory is the same.
-    pub(crate) nominal: bool,
 }
 
 impl Settings {
@@ -54,7 +52,6 @@ impl Settings {
             bits,
             sinks: number("OCTAPLEX_SINKS", 4, 64)?,
             window: number("OCTAPLEX_WINDOW", 64, 1 << 20)?,
-            nominal: number("OCTAPLEX_NOMINAL", 0, 1)? == 1,
         })
     }
 
@@ -110,10 +107,6 @@ mod tests {
         assert_eq!(codecs(&[], 128), ["graded", "trellis"]);
         assert_eq!(codecs(&[], 80), ["trellis", "trellis"]);
         assert_eq!(of(&[("OCTAPLEX_WINDOW", "65")]).unwrap().open_pages(2), 6);
-        assert_eq!(
-            ["", "0", "1"].map(|text| of(&[("OCTAPLEX_NOMINAL", text)]).unwrap().nominal),
-            [false, false, true]
-        );
     }
 
     #[test]
@@ -124,7 +117,6 @@ mod tests {
             ("OCTAPLEX_BITS", "NaN", "2.3 to 16"),
             ("OCTAPLEX_SINKS", "65", "0 to 64"),
             ("OCTAPLEX_WINDOW", "-1", "0 to"),
-            ("OCTAPLEX_NOMINAL", "2", "0 to 1"),
         ] {
             let error = of(&[(name, text)]).unwrap_err();
             assert!(error.starts_with(&format!("{name}={text}: ")) && error.contains(why), "{error}");
