@@ -215,6 +215,23 @@ class Pair:
             fail(f"states are loaded to {loaded}")
         return source, target, other.number, *loaded[0]
 
+    def checkpoint(self):
+        """A sequence's state is kept, on the host or on the device, and is taken up again behind other calls."""
+        sequence, on_device = below(self.sequences), 2 * below(2)
+        kept = []
+        for context in self.contexts:
+            size = llama.llama_state_seq_get_size_ext(context, sequence, on_device)
+            data = ffi.new("uint8_t[]", max(size, 1))
+            kept.append((data, llama.llama_state_seq_get_data_ext(context, data, size, sequence, on_device)))
+        between = [self.decode(), self.seq_rm(), self.decode()]
+        loaded = [
+            llama.llama_state_seq_set_data_ext(context, data, size, sequence, on_device)
+            for context, (data, size) in zip(self.contexts, kept)
+        ]
+        if loaded[0] != loaded[1]:
+            fail(f"states are loaded to {loaded}")
+        return sequence, on_device, loaded[0], between
+
     def whole_state(self):
         """Of a whole context, into a new one like it, or into itself."""
         again = below(2)
@@ -245,8 +262,8 @@ for _ in range(options.calls):
     which = below(2)
     pair = pairs[which]
     name = rng.choice(
-        ["decode", "seq_rm", "seq_cp", "seq_keep", "seq_add", "seq_div", "clear", "state", "whole_state", "remake"],
-        p=[0.5, 0.14, 0.09, 0.02, 0.09, 0.01, 0.02, 0.08, 0.03, 0.02],
+        ["decode", "seq_rm", "seq_cp", "seq_keep", "seq_add", "seq_div", "clear", "state", "checkpoint", "whole_state", "remake"],
+        p=[0.48, 0.14, 0.09, 0.02, 0.09, 0.01, 0.02, 0.07, 0.03, 0.03, 0.02],
     )
     counts[str(name)] += 1
     calls.append(f"{name} on {pair}")
