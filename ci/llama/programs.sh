@@ -17,13 +17,12 @@ say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 [[ -s $model && -x $python ]] || { echo "run ci/llama.sh all first: it makes a Python environment and the model" >&2; exit 2; }
 cargo build --release -p octaplex-ggml --locked --quiet
 if [[ ! -d $source ]]; then
-  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-binary :all: -d "$target" llama-cpp-python==0.3.36 \
-    || [[ -s $source.tar.gz ]]
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-python -d "$target" llama-cpp-python==0.3.36
   tar -xzf "$source.tar.gz" -C "$target"
 fi
 if [[ -z ${LLAMA_BIN:-} ]]; then
   say "llama.cpp"
-  cmake -S "$source/vendor/llama.cpp" -B "$target/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON \
+  cmake -S "$source/vendor/llama.cpp" -B "$target/build" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON \
     -DGGML_BACKEND_DL=ON -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON \
     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_OPENSSL=OFF -DCMAKE_SUPPRESS_REGENERATION=ON >/dev/null
   cmake --build "$target/build" -j "$(nproc)" --target ggml-cpu llama-cli llama-completion llama-server llama-perplexity llama-bench >/dev/null
