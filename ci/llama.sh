@@ -23,6 +23,7 @@ python=$target/python/bin/python
 cp ci/llama/node.mjs "$target/"
 (cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts node-llama-cpp@3.21.1 "@node-llama-cpp/linux-x64@3.21.1")
 
+export GGML_NO_BACKTRACE=1 # a failed assertion needs no debugger
 export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
 logits() { # logits MODEL TEXT OUT ARGUMENT...: the last line of its output, in JSON
   timeout 600 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
@@ -44,7 +45,7 @@ sys.exit(value > float(limit))' "$@"
 }
 
 exact=(OCTAPLEX_KEYS=f16 OCTAPLEX_VALUES=f16)
-for kind in llama gemma2 mpt; do
+for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
   say "$kind, a made model"
   model=$target/$kind.gguf base=$target/$kind.npy
   "$python" ci/llama/made.py "$kind" "$model" >/dev/null
@@ -70,6 +71,21 @@ for test in rollback state copy streams shift; do
   esac
 done
 
+say "random calls, to octaplex's cache and to llama.cpp's own"
+fuzz() { # fuzz NAME=VALUE... -- MODEL ARGUMENT...
+  local settings=("GGML_BACKEND_PATH=$library")
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  (export "${settings[@]}"; timeout 3000 "$python" ci/llama/fuzz.py "$@" 2>"$target/log") || { tail -n 40 "$target/log" >&2; return 1; }
+}
+# By hand, with 10,000: OCTAPLEX_CALLS=10000 ci/llama.sh
+for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
+  calls=${OCTAPLEX_CALLS:-200}
+  echo "$kind: $calls calls, exact rows, then 3.2 bits"
+  below kl 1e-5 "$(fuzz "${exact[@]}" -- "$target/$kind.gguf" --calls "$calls" --kl 1e-5 --exact)"
+  below mean_kl 0.01 "$(fuzz -- "$target/$kind.gguf" --calls "$calls" --kl 0.3)"
+done
+
 say "what cannot be served"
 stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp goes on by itself, and the log says why
   local words=$1 settings=("GGML_BACKEND_PATH=$library")
@@ -86,6 +102,10 @@ stays "of another type than f16" -- -- --type 8 --flash 1
 stays "on this device" -- -- --layers 0
 stays "no such codec" -- OCTAPLEX_KEYS=nonsense --
 stays "expected a number" -- OCTAPLEX_BITS=99 --
+
+say "what goes wrong around it"
+"$python" ci/llama/made.py mamba "$target/mamba.gguf" >/dev/null
+(export GGML_BACKEND_PATH=$library; timeout 600 "$python" ci/llama/bad.py "$target/llama.gguf" "$target/mamba.gguf" 2>"$target/log") || { cat "$target/log" >&2; exit 1; }
 
 say "node-llama-cpp"
 node() { # node MODEL TEXT OUT

@@ -2,6 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 #![cfg(feature = "alloc")]
 
+mod golden;
+
 use crate::common::Random;
 use half::f16;
 use octaplex::cells::{CellAttend, CellConfig, CellPages, Partial, in_order};

@@ -2,23 +2,18 @@
 
 usage: logits.py MODEL TEXT|- OUT.npy [--tokens N] [--ubatch N] [--test NAME] [--against BASE.npy]
 
-The declarations of llama.cpp's C interface are the text that the wheel llama-cpp-py-sync carries; the functions are those
-that xllamacpp's library exports. --against prints the divergence from logits of an earlier run as JSON.
+--against prints the divergence from logits of an earlier run as JSON.
 """
 
 import argparse
-import gc
-import glob
-import importlib.util
 import json
 import os
-import re
 import sys
 
-import cffi
 import numpy as np
 
-gc.disable()  # cffi's objects outlive the library's
+from host import ffi, llama, load
+
 parser = argparse.ArgumentParser()
 parser.add_argument("model")
 parser.add_argument("text")
@@ -34,35 +29,7 @@ parser.add_argument("--test", default="plain")
 parser.add_argument("--against")
 options = parser.parse_args()
 
-
-def folder(package):
-    return os.path.dirname(importlib.util.find_spec(package).origin)
-
-
-declarations = open(folder("llama_cpp_py_sync") + "/_cffi_bindings.py").read()
-ffi = cffi.FFI()
-ffi.cdef(re.search(r'_LLAMA_H_CDEF = """(.*?)"""', declarations, re.S).group(1))
-try:
-    ffi.cdef("void ggml_backend_load_all(void);")
-except cffi.CDefError:
-    pass
-llama = ffi.dlopen(glob.glob(folder("xllamacpp") + "/*.so")[0], ffi.RTLD_NOW | ffi.RTLD_LOCAL)
-
-
-@ffi.callback("void(enum ggml_log_level, const char *, void *)")
-def log(level, text, _):
-    text = ffi.string(text).decode("utf-8", "replace")
-    if level >= 4 or any(word in text for word in ("octaplex", "KV buffer", "splits", "OCTAPLEX")):
-        sys.stderr.write(text)
-
-
-llama.llama_log_set(log, ffi.NULL)
-llama.llama_backend_init()
-llama.ggml_backend_load_all()  # reads GGML_BACKEND_PATH
-params = llama.llama_model_default_params()
-params.n_gpu_layers = options.layers
-model = llama.llama_model_load_from_file(options.model.encode(), params)
-assert model, "the model could not be loaded"
+model = load(options.model, options.layers)
 vocabulary = llama.llama_model_get_vocab(model)
 width = llama.llama_vocab_n_tokens(vocabulary)
 if options.text == "-":

@@ -45,14 +45,16 @@ pub(crate) extern "C" fn alignment(_: *mut c_void) -> usize {
     64
 }
 
-/// What a tensor takes. For a cache this is what its pages will take, which the host prints and plans with.
+/// What a tensor takes. For a cache this is what its pages will take, which the host prints and plans with. Debug builds of
+/// the host stop where that is less than the tensor's bytes: they are told those, and memory is the same.
 pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
     // SAFETY: the host passes the buffer type that it was given, and a tensor.
     let (instance, tensor) = unsafe { (instance_of((*buffer_type.cast::<T>()).context()), &*tensor) };
     // SAFETY: as above.
     let nominal = unsafe { (instance.host.functions.ggml_nbytes)(tensor) };
     guarded(nominal, || {
-        let store = if tensor.view_src.is_null() { Store::new(tensor) } else { None };
+        let is_told = !instance.is_debug && tensor.view_src.is_null();
+        let store = if is_told { Store::new(tensor) } else { None };
         store.map_or(nominal, |store| store.expected_bytes(instance))
     })
 }

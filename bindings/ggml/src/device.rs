@@ -25,6 +25,8 @@ pub(crate) struct Instance {
     pub(crate) team: Team,
     pub(crate) device: *mut Device,
     pub(crate) buffer_type: *mut c_void,
+    /// Whether the host is a debug build.
+    pub(crate) is_debug: bool,
     /// Caches that exist.
     pub(crate) stores: AtomicUsize,
     inner: Mutex<Option<Inner>>,
@@ -97,6 +99,7 @@ pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
         team: Team::new(),
         device: core::ptr::null_mut(),
         buffer_type: core::ptr::null_mut(),
+        is_debug: false,
         stores: AtomicUsize::new(0),
         inner: Mutex::new(None),
         said: Mutex::new(HashSet::new()),
@@ -157,6 +160,7 @@ pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
     unsafe {
         (*instance).device = device;
         (*instance).buffer_type = buffer_type;
+        (*instance).is_debug = (*instance).host.is_debug(buffer_type);
         (*instance)
             .host
             .info(&format!("loaded into ggml {text}; the cache is on where the log says OCTAPLEX KV buffer"));

@@ -4,6 +4,7 @@ use crate::abi::{Backend, Buffer, BufferInterface, Device, KNOWN, Tensor, Versio
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Declares the functions that are looked up, and looks them up.
 macro_rules! functions {
@@ -33,9 +34,11 @@ macro_rules! functions {
 
 functions! {
     ggml_log_get: fn(*mut Option<LogCallback>, *mut *mut c_void);
+    ggml_log_set: fn(Option<LogCallback>, *mut c_void);
     ggml_op_name: fn(c_int) -> *const c_char;
     ggml_nbytes: fn(*const Tensor) -> usize;
     ggml_init: fn(InitParams) -> *mut c_void;
+    ggml_free: fn(*mut c_void);
     ggml_new_graph: fn(*mut c_void) -> *mut c_void;
     ggml_graph_clear: fn(*mut c_void);
     ggml_graph_add_node: fn(*mut c_void, *mut Tensor);
@@ -44,6 +47,7 @@ functions! {
     ggml_graph_node: fn(*mut c_void, c_int) -> *mut Tensor;
     ggml_backend_buffer_init: fn(*mut c_void, BufferInterface, *mut c_void, usize) -> *mut Buffer;
     ggml_backend_buffer_get_type: fn(*mut Buffer) -> *mut c_void;
+    ggml_backend_alloc_ctx_tensors_from_buft: fn(*mut c_void, *mut c_void) -> *mut Buffer;
     ggml_backend_buft_is_host: fn(*mut c_void) -> bool;
     ggml_backend_dev_by_type: fn(c_int) -> *mut Device;
     ggml_backend_dev_init: fn(*mut Device, *const c_char) -> *mut Backend;
@@ -113,6 +117,34 @@ impl Host {
             }
         }
         eprint!("{}", line.to_string_lossy());
+    }
+
+    /// Whether the host is a debug build, which stops at assertions. Only such a build logs a line where it allocates no tensors.
+    pub(crate) fn is_debug(&self, buffer_type: *mut c_void) -> bool {
+        unsafe extern "C" fn listen(_: c_int, text: *const c_char, heard: *mut c_void) {
+            // SAFETY: the text ends with a zero; `heard` is the flag below.
+            let (text, heard) = unsafe { (CStr::from_ptr(text), &*heard.cast::<AtomicBool>()) };
+            if text.to_bytes().ends_with(b"already allocated\n") {
+                heard.store(true, Ordering::Relaxed);
+            }
+        }
+        let heard = AtomicBool::new(false);
+        let functions = &self.functions;
+        let (mut callback, mut context): (Option<LogCallback>, _) = (None, null_mut());
+        // SAFETY: calls as ggml.h, ggml-alloc.h declare them. The flag outlives the time that the callback is set.
+        unsafe {
+            let empty =
+                (functions.ggml_init)(InitParams { size: 1 << 12, memory: null_mut(), no_alloc: true });
+            if empty.is_null() {
+                return false;
+            }
+            (functions.ggml_log_get)(&mut callback, &mut context);
+            (functions.ggml_log_set)(Some(listen), (&raw const heard).cast_mut().cast());
+            (functions.ggml_backend_alloc_ctx_tensors_from_buft)(empty, buffer_type);
+            (functions.ggml_log_set)(callback, context);
+            (functions.ggml_free)(empty);
+        }
+        heard.into_inner()
     }
 
     /// An operation's name: its number moves between versions.
