@@ -3,6 +3,7 @@
 usage: llama_cpp.py --bench PATH/llama-bench --library PATH/liboctaplex_ggml.so --model MODEL.gguf
                     [--threads 2] [--depths 1024,8192,32768] [--prompt 8192] [--rounds 1] [--limit SECONDS]
                     [--csv OUT.csv] [--svg OUT.svg]
+       llama_cpp.py --read RUN.csv... [--csv OUT.csv] [--svg OUT.svg]    (the table and picture of earlier runs)
 
 llama-bench must be able to load backends (GGML_BACKEND_DL) and be built for the instruction set of the CPU.
 Every setting is a process of its own. All settings take turns at one depth before the next depth begins, so that they
@@ -56,7 +57,7 @@ def run(options, setting, arguments):
     return found["avg_ts"], usage.ru_maxrss / 1024
 
 
-def picture(path, names, depths, speed):
+def picture(path, rows):
     import matplotlib
 
     matplotlib.use("svg")
@@ -64,9 +65,12 @@ def picture(path, names, depths, speed):
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2))
-    for name in names:
-        axes.plot(depths, [speed(name, depth) for depth in depths], marker="o", label=name, ls="-" if "ours" in name else "--")
-    axes.set(xscale="log", xticks=depths, xlabel="tokens in the cache", ylabel="tokens a second", ylim=(0, None))
+    depths = sorted({row["tokens"] for row in rows if row["what"] == "decode"})
+    for name, *_ in SETTINGS:
+        speeds = [[middle(rows, "decode", depth, of, "tokens_per_s") for of in (name, "f16")] for depth in depths]
+        shares = [(depth, ours / base) for depth, (ours, base) in zip(depths, speeds) if ours and base]
+        axes.plot(*zip(*shares), marker="o", label=name, ls="-" if "ours" in name else "--")
+    axes.set(xscale="log", xlabel="tokens in the cache", ylabel="speed of decoding, f16 = 1", ylim=(0, None))
     axes.set_xticks(depths, [f"{depth:,}" for depth in depths])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
@@ -75,56 +79,71 @@ def picture(path, names, depths, speed):
     figure.savefig(path, metadata={"Date": None})
 
 
+def middle(rows, what, tokens, name, column):
+    """The median of what was measured, or None."""
+    found = [row[column] for row in rows if (row["what"], row["tokens"], row["setting"]) == (what, tokens, name)]
+    found = [value for value in found if value is not None]
+    return statistics.median(found) if found else None
+
+
+def table(rows):
+    columns = sorted({(row["what"] != "prompt", row["tokens"], row["what"]) for row in rows})
+    columns = [(what, tokens) for _, tokens, what in columns]
+    print("\n| setting | " + " | ".join(f"{what}, {tokens:,}" for what, tokens in columns) + f" | MiB at {columns[-1][1]:,} |")
+    print("|---" * (len(columns) + 2) + "|")
+    for name, *_ in SETTINGS:
+        cells = []
+        for what, tokens in columns:
+            speed, base = (middle(rows, what, tokens, of, "tokens_per_s") for of in (name, "f16"))
+            cells.append("not measured" if speed is None else f"{speed:.0f} ({speed / base:.2f}x)" if base else f"{speed:.0f}")
+        memory = middle(rows, *columns[-1], name, "mib")
+        print(f"| {name} | " + " | ".join(cells) + f" | {'not measured' if memory is None else format(memory, '.0f')} |")
+
+
+def measure(options):
+    """Yields rows as they are measured."""
+    settings = [setting for setting in SETTINGS if setting[0] in options.settings]
+    plan = [("prompt", options.prompt, ["-p", str(options.prompt), "-n", "0"])] if options.prompt else []
+    for depth in [int(depth) for depth in options.depths.split(",") if depth]:
+        plan.append(("decode", depth, ["-p", "0", "-n", "16", "-d", str(depth)]))
+    for what, tokens, arguments in plan:
+        for _ in range(options.rounds):
+            for setting in settings:
+                speed, memory = run(options, setting, arguments)
+                print(f"{what} {tokens:>6}  {setting[0]:<15} {speed or 0:8.2f} tokens/s {memory or 0:8.0f} MiB", flush=True)
+                yield {"what": what, "tokens": tokens, "setting": setting[0], "tokens_per_s": speed, "mib": memory}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("bench", "library", "model"):
-        parser.add_argument(f"--{name}", required=True)
+    for name in ("bench", "library", "model", "csv", "svg"):
+        parser.add_argument(f"--{name}")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--depths", default="1024,8192,32768")
     parser.add_argument("--prompt", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds that a run may take")
-    parser.add_argument("--settings", nargs="+", default=[name for name, *_ in SETTINGS], help="names of settings; f16 must be one")
-    parser.add_argument("--csv")
-    parser.add_argument("--svg")
+    parser.add_argument("--settings", nargs="+", default=[name for name, *_ in SETTINGS], help="names of settings")
+    parser.add_argument("--read", nargs="+", default=[])
     options = parser.parse_args()
-    depths = [int(depth) for depth in options.depths.split(",") if depth]
-    settings = [setting for setting in SETTINGS if setting[0] in options.settings]
     rows = []
-
-    def measure(what, depth, arguments):
-        for _ in range(options.rounds):
-            for setting in settings:
-                speed, memory = run(options, setting, arguments)
-                rows.append({"what": what, "tokens": depth, "setting": setting[0], "tokens_per_s": speed, "mib": memory})
-                print(f"{what} {depth:>6}  {setting[0]:<15} {speed or 0:8.2f} tokens/s {memory or 0:8.0f} MiB", flush=True)
-
-    if options.prompt:
-        measure("prompt", options.prompt, ["-p", str(options.prompt), "-n", "0"])
-    for depth in depths:
-        measure("decode", depth, ["-p", "0", "-n", "16", "-d", str(depth)])
-
-    def middle(what, depth, name, column):
-        found = [row[column] for row in rows if (row["what"], row["tokens"], row["setting"]) == (what, depth, name)]
-        found = [value for value in found if value is not None]
-        return statistics.median(found) if found else float("nan")
-
-    columns = ([("prompt", options.prompt)] if options.prompt else []) + [("decode", depth) for depth in depths]
-    print("\n| setting | " + " | ".join(f"{what}, {depth:,}" for what, depth in columns) + f" | MiB at {columns[-1][1]:,} |")
-    print("|---" * (len(columns) + 2) + "|")
-    for name, *_ in settings:
-        cells = []
-        for what, depth in columns:
-            speed, base = middle(what, depth, name, "tokens_per_s"), middle(what, depth, "f16", "tokens_per_s")
-            cells.append("not measured" if speed != speed else f"{speed:.1f} ({speed / base:.2f}x)")
-        print(f"| {name} | " + " | ".join(cells) + f" | {middle(*columns[-1], name, 'mib'):.0f} |")
+    for path in options.read:
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                numbers = {name: float(row[name]) if row[name] else None for name in ("tokens_per_s", "mib")}
+                rows.append(row | numbers | {"tokens": int(row["tokens"])})
+    if not options.read:
+        if not (options.bench and options.library and options.model):
+            parser.error("give --bench, --library and --model, or --read")
+        rows = list(measure(options))
+    table(rows)
     if options.csv:
         with open(options.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
+            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
     if options.svg:
-        picture(options.svg, [name for name, *_ in settings], depths, lambda name, depth: middle("decode", depth, name, "tokens_per_s"))
+        picture(options.svg, rows)
 
 
 if __name__ == "__main__":
