@@ -183,11 +183,13 @@ fn every_file_of_tests_is_in_the_suite() {
             "{name} is not in tests/suite.rs"
         );
     }
-    let ci = fs::read_to_string(root().join(".ci/run")).unwrap();
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (run, tests, lints) = (read(".ci/run"), read("ci/tests.sh"), read("ci/lints.sh"));
     assert!(
-        ci.contains("--test rayon --test serde")
-            && ci.contains("--test gpu")
-            && ci.contains("ci/features.sh"),
+        run.contains("\nhere=(format lints readme tests ")
+            && tests.contains("--test rayon --test serde")
+            && tests.contains("--test gpu")
+            && lints.contains("ci/features.sh"),
         ".ci/run does not run what is not in the suite"
     );
 }
