@@ -141,6 +141,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     }
 }
 
+/// Implements `scalar::decode_quaternions`.
 #[inline(always)]
 pub(crate) fn decode_quaternions<L: Registers>(
     layout: &ChunkLayout,
@@ -153,6 +154,7 @@ pub(crate) fn decode_quaternions<L: Registers>(
     decode_parts::<L>(set, &parts, radius_unit(layout, row), out);
 }
 
+/// Implements `scalar::accumulate_quaternions`.
 #[inline(always)]
 pub(crate) fn accumulate_quaternions<L: Registers>(
     layout: &ChunkLayout,
@@ -203,6 +205,7 @@ struct FourParts {
     radii: [f32; 4],
 }
 
+/// Implements `scalar::score_quaternions`.
 #[inline(always)]
 pub(crate) fn score_quaternions<L: Registers>(
     layout: &ChunkLayout,

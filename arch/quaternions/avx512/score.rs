@@ -38,6 +38,7 @@ struct Turned {
 /// Number of runs of 16 chunks in the widest vector.
 const STEPS: usize = MAX_CHUNKS / 16;
 
+/// Implements `scalar::score_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_quaternions(
     layout: &ChunkLayout,

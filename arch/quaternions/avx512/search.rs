@@ -15,6 +15,7 @@ use core::arch::x86_64::*;
 /// Components of 16 quaternions.
 type Planes = [__m512i; 4];
 
+/// Implements `scalar::encode_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn encode_quaternions(
     set: &QuaternionSet,

@@ -282,6 +282,7 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
 /// Number of rows whose values are kept for all queries.
 const ROWS: usize = 32;
 
+/// Implements `scalar::decode_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
     Decoder::new(layout, set).decode(row, out);
