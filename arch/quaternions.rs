@@ -29,9 +29,10 @@ impl Backend {
 
     /// Writes the radius and the code of each chunk.
     ///
-    /// The radius follows from the norm by `steps`. The code p·S + s is the product with the largest
-    /// inner product with the chunk, the lowest on ties, and 0 where the radius is 0. Norms must be
-    /// finite and not negative. A norm of 0 skips the chunk, any other must be the chunk's.
+    /// The radius follows from the norm by `steps`. The code p·S + s is the product with the
+    /// largest inner product with the chunk, the lowest on ties. It is 0 where the radius is 0.
+    /// Norms must be finite and not negative. A norm of 0 skips the chunk, any other must be the
+    /// chunk's.
     ///
     /// # Panics
     /// If the set is not valid, or there are not four values, a code and a radius for each norm.

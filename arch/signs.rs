@@ -42,7 +42,7 @@ impl Backend {
     /// scale · `scale`) · row scale.
     ///
     /// # Panics
-    /// If the width is not a multiple of 8, scale or plane of a row lie outside its stride, or
+    /// If the width is not a multiple of 8, or a row's scale or plane lies outside its stride. If
     /// queries or scores do not fit the rows.
     pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
         check_sign_rows(rows);
@@ -60,7 +60,7 @@ impl Backend {
     /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
     ///
     /// # Panics
-    /// If the width is not a multiple of 8, scale or plane of a row lie outside its stride, or
+    /// If the width is not a multiple of 8, or a row's scale or plane lies outside its stride. If
     /// `acc` and weights do not fit the rows.
     pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
         check_sign_rows(rows);

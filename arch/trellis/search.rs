@@ -136,9 +136,9 @@ pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 
 /// Implements `scalar::viterbi_encode`.
 ///
-/// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions (of
-/// [`MAX_DIM`]; up to 32 states touch half of what their `dim` needs), and up to 10 KiB more. AVX2
-/// adds 8 KiB for tables of words.
+/// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions of
+/// [`MAX_DIM`] coordinates. Up to 32 states touch half of what their `dim` needs. Up to 10 KiB come
+/// on top. AVX2 adds 8 KiB for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
     book: &TrellisCodebook,
