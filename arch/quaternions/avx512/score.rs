@@ -261,6 +261,7 @@ const fn digits(v: usize) -> [usize; 6] {
     [v % 9, v / 3 % 9, v / 9 % 9, v / 27 % 9, v / 81 % 3, v % 3 * 3]
 }
 
+/// Looks up bytes in a table of 256: two lookups of 128 entries, selected by the top bit.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn look_up_256(table: &[[u8; 64]; 4], at: __m512i) -> __m512i {
@@ -289,6 +290,7 @@ impl Block {
         self.filled = end;
     }
 
+    /// Returns a column: byte `at` of each row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn column(&self, at: usize) -> __m512i {
