@@ -16,6 +16,9 @@ use crate::{AngleTree, Backend, MAX_DIM, check_widths};
 impl Backend {
     /// Quantises coordinates: writes the codes of level 1, then of level 2, and so on. The first
     /// values of `x` become the roots' radii; the others are undefined.
+    ///
+    /// # Panics
+    /// If the tree is not valid, or lengths are not its width and number of codes.
     pub fn quantize_angles(self, tree: &AngleTree, x: &mut [f32], codes: &mut [u8]) {
         check_tree(tree);
         contract!((x.len(), codes.len()) == (tree.dim, tree.codes()));
@@ -26,6 +29,9 @@ impl Backend {
     }
 
     /// Decodes a row with finite roots. Any other bytes are allowed.
+    ///
+    /// # Panics
+    /// If the tree is not valid, or lengths are not its row length and width.
     pub fn decode_angles(self, tree: &AngleTree, row: &[u8], out: &mut [f32]) {
         check_tree(tree);
         contract!((row.len(), out.len()) == (tree.row_bytes(), tree.dim));
@@ -36,6 +42,9 @@ impl Backend {
     }
 
     /// Scores every query with every row, laid out \[query]\[row], as a tree of products.
+    ///
+    /// # Panics
+    /// If the tree is not valid, or rows, queries or scores do not fit it.
     pub fn score_angles(self, tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
@@ -48,6 +57,9 @@ impl Backend {
 
     /// Adds Σ weight·decoded row to `acc`, laid out \[query]\[dim], rows in ascending order.
     /// Weights are laid out \[query]\[row].
+    ///
+    /// # Panics
+    /// If the tree is not valid, or rows, `acc` or weights do not fit it.
     pub fn accumulate_angles(self, tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
         check_tree(tree);
         check_widths(tree.dim, tree.row_bytes(), bytes, &[]);

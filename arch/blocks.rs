@@ -16,6 +16,9 @@ use crate::{BLOCK_BYTES, BLOCK_VALUES, Backend, BlockBook, MAX_DIM};
 impl Backend {
     /// Quantises values: writes the scale, the codes and the bit plane of each 32 values. Scales
     /// must not round to infinity as f16.
+    ///
+    /// # Panics
+    /// If `x` is not whole blocks of 32 values, or `bytes` does not have as many blocks.
     pub fn quantize_blocks(self, book: &BlockBook, x: &[f32], bytes: &mut [u8]) {
         check_blocks(x.len(), bytes);
         dispatch!(
@@ -25,6 +28,9 @@ impl Backend {
     }
 
     /// Returns whether all scales are finite.
+    ///
+    /// # Panics
+    /// If `bytes` is not whole blocks.
     #[must_use]
     pub fn blocks_are_finite(self, bytes: &[u8]) -> bool {
         contract!(bytes.len().is_multiple_of(BLOCK_BYTES));
@@ -35,6 +41,9 @@ impl Backend {
     }
 
     /// Decodes blocks: out = scale · centroid\[code]. Scales must be finite.
+    ///
+    /// # Panics
+    /// If `out` is not whole blocks of 32 values, or `bytes` does not have as many blocks.
     pub fn decode_blocks(self, book: &BlockBook, bytes: &[u8], out: &mut [f32]) {
         check_blocks(out.len(), bytes);
         dispatch!(
@@ -45,6 +54,9 @@ impl Backend {
 
     /// Scores every query with every row of `dim` values, laid out \[query]\[row]:
     /// [`dot`](Self::dot) of the query and the decoded row.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of 32 up to [`MAX_DIM`], or lengths are not whole rows.
     pub fn score_blocks(
         self,
         book: &BlockBook,
@@ -64,6 +76,9 @@ impl Backend {
 
     /// Adds Σ weight·decoded row to `acc`, laid out \[query]\[dim], rows in ascending order.
     /// Weights are laid out \[query]\[row].
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of 32 up to [`MAX_DIM`], or lengths are not whole rows.
     pub fn accumulate_blocks(
         self,
         book: &BlockBook,

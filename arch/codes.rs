@@ -20,6 +20,9 @@ use layout::Codebook;
 impl Backend {
     /// Quantises values: code = number of thresholds ≤ x·scale. Thresholds must ascend; there may
     /// be at most 255.
+    ///
+    /// # Panics
+    /// If lengths differ, or there are more than 255 thresholds.
     pub fn quantize(self, x: &[f32], scale: f32, thresholds: &[f32], codes: &mut [u8]) {
         contract!(x.len() == codes.len());
         contract!(thresholds.len() < 256);
@@ -31,6 +34,9 @@ impl Backend {
 
     /// Looks up codes: out = scale · centroid\[code]. Codes beyond the codebook give its last
     /// centroid.
+    ///
+    /// # Panics
+    /// If lengths differ, or there are not 1 to 256 centroids.
     pub fn lookup(self, codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32]) {
         contract!(codes.len() == out.len());
         contract!((1..=256).contains(&centroids.len()));
@@ -41,6 +47,9 @@ impl Backend {
     }
 
     /// Packs codes below `packing.levels()` into `packing.bytes(codes.len())` bytes.
+    ///
+    /// # Panics
+    /// If `bytes` is not `packing.bytes(codes.len())` long.
     pub fn pack(self, packing: Packing, codes: &[u8], bytes: &mut [u8]) {
         contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
@@ -51,6 +60,9 @@ impl Backend {
 
     /// Unpacks codes, the inverse of [`pack`](Self::pack). Any bytes are allowed, and the codes are
     /// below `packing.levels()`.
+    ///
+    /// # Panics
+    /// If `bytes` is not `packing.bytes(codes.len())` long.
     pub fn unpack(self, packing: Packing, bytes: &[u8], codes: &mut [u8]) {
         contract!(bytes.len() == packing.bytes(codes.len()));
         dispatch!(
@@ -63,6 +75,10 @@ impl Backend {
     /// = scale · centroid\[code].
     ///
     /// If the packing has digits, there may be at most [`MAX_DIM`] codes.
+    ///
+    /// # Panics
+    /// If `bytes` is not `packing.bytes(out.len())` long, or there is not one centroid for each
+    /// code.
     pub fn lookup_packed(
         self,
         packing: Packing,
@@ -119,6 +135,9 @@ impl Backend {
     /// · (query scale · `scale`) · row scale.
     ///
     /// Centroids must be within ±127 if there are up to 16 of them, and within ±2047 otherwise.
+    ///
+    /// # Panics
+    /// If the rows do not fit the packing, or queries or scores do not fit the rows.
     pub fn score_codes(
         self,
         packing: Packing,
@@ -142,6 +161,9 @@ impl Backend {
     ///
     /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
     /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
+    ///
+    /// # Panics
+    /// If the rows do not fit the packing, or `acc` and weights do not fit the rows.
     pub fn accumulate_codes(
         self,
         packing: Packing,

@@ -16,6 +16,9 @@ use layout::{ChunkLayout, QuaternionSet, RadiusSteps};
 
 impl Backend {
     /// Computes the Euclidean norm of each chunk of four values.
+    ///
+    /// # Panics
+    /// If there are not four values for each norm.
     pub fn chunk_norms(self, x: &[f32], norms: &mut [f32]) {
         contract!(x.len() == 4 * norms.len());
         dispatch!(
@@ -26,9 +29,13 @@ impl Backend {
 
     /// Writes the radius and the code of each chunk.
     ///
-    /// The radius follows from the norm by `steps`. The code p·S + s is the product with the largest
-    /// inner product with the chunk, the lowest on ties, and 0 where the radius is 0. Norms must be
-    /// finite and not negative. A norm of 0 skips the chunk, any other must be the chunk's.
+    /// The radius follows from the norm by `steps`. The code p·S + s is the product with the
+    /// largest inner product with the chunk, the lowest on ties. It is 0 where the radius is 0.
+    /// Norms must be finite and not negative. A norm of 0 skips the chunk, any other must be the
+    /// chunk's.
+    ///
+    /// # Panics
+    /// If the set is not valid, or there are not four values, a code and a radius for each norm.
     pub fn encode_quaternions(
         self,
         set: &QuaternionSet,
@@ -49,6 +56,9 @@ impl Backend {
 
     /// Writes a row, except its scale and its flags. Codes must be below `layout.codes()`, radii at
     /// most the limit.
+    ///
+    /// # Panics
+    /// If the layout is not valid, or lengths do not fit it.
     pub fn pack_chunks(self, layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
         contract!(layout.is_valid());
         contract!(
@@ -62,6 +72,9 @@ impl Backend {
 
     /// Computes out = radius · (row scale/limit) · unit·member, chunk by chunk. Any bytes with a
     /// finite scale are allowed.
+    ///
+    /// # Panics
+    /// If layout and set do not match, or lengths do not fit them.
     pub fn decode_quaternions(self, layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
         check_chunks(layout, set, row);
         contract!((row.len(), out.len()) == (layout.row_bytes(), 4 * layout.chunks));
@@ -72,6 +85,9 @@ impl Backend {
     }
 
     /// Computes score\[query]\[row]. Each chunk adds an integer product of 8-bit numbers.
+    ///
+    /// # Panics
+    /// If layout and set do not match, or `bytes`, queries or scores are not whole rows.
     pub fn score_quaternions(
         self,
         layout: &ChunkLayout,
@@ -90,6 +106,9 @@ impl Backend {
     }
 
     /// Computes acc\[query] += Σ weight·decoded row, rows ascending. Weights are \[query]\[row].
+    ///
+    /// # Panics
+    /// If layout and set do not match, or `bytes`, `acc` or weights are not whole rows.
     pub fn accumulate_quaternions(
         self,
         layout: &ChunkLayout,

@@ -15,6 +15,9 @@ use crate::{Backend, Float, MAX_DIM, SignQuery, SignRows};
 
 impl Backend {
     /// Packs signs: bit = x ≥ 0, so -0 is positive. Least significant bit first, in whole bytes.
+    ///
+    /// # Panics
+    /// If there are not 8 values for each byte.
     pub fn pack_signs(self, x: &[f32], plane: &mut [u8]) {
         contract!(x.len() == 8 * plane.len());
         dispatch!(
@@ -24,6 +27,9 @@ impl Backend {
     }
 
     /// Unpacks signs: out = scale where the bit is set, and -scale elsewhere.
+    ///
+    /// # Panics
+    /// If there are not 8 values for each byte.
     pub fn unpack_signs(self, plane: &[u8], scale: f32, out: &mut [f32]) {
         contract!(out.len() == 8 * plane.len());
         dispatch!(
@@ -34,6 +40,10 @@ impl Backend {
 
     /// Adds estimates to the scores, laid out \[query]\[row]: (Σ ±q, an exact integer) · (query
     /// scale · `scale`) · row scale.
+    ///
+    /// # Panics
+    /// If the width is not a multiple of 8, or a row's scale or plane lies outside its stride. If
+    /// queries or scores do not fit the rows.
     pub fn score_signs(self, rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32]) {
         check_sign_rows(rows);
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
@@ -48,6 +58,10 @@ impl Backend {
     ///
     /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
     /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
+    ///
+    /// # Panics
+    /// If the width is not a multiple of 8, or a row's scale or plane lies outside its stride. If
+    /// `acc` and weights do not fit the rows.
     pub fn accumulate_signs(self, rows: &SignRows, scale: f32, weights: &[f32], acc: &mut [f32]) {
         check_sign_rows(rows);
         contract!(acc.len().is_multiple_of(rows.dim));

@@ -20,6 +20,9 @@ use crate::{Backend, Fit, IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 impl Backend {
     /// Decodes a row of [`TrellisCodebook`] codes: out = scale · centroid.
+    ///
+    /// # Panics
+    /// If the width is not a multiple of 16 up to [`MAX_DIM`], or the row has another length.
     pub fn decode_trellis(self, book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
         check_dim(out.len());
         contract!(row.len() == book.row_bytes(out.len()));
@@ -31,6 +34,9 @@ impl Backend {
 
     /// Scores every query with every row, laid out \[query]\[row]: (Σ q·centroid, an exact integer)
     /// · (query scale · `scale`) · row scale. The integers of queries must be within ±127.
+    ///
+    /// # Panics
+    /// If the rows do not fit the codebook, or queries or scores do not fit the rows.
     pub fn score_trellis(
         self,
         book: &TrellisCodebook,
@@ -53,6 +59,9 @@ impl Backend {
     ///
     /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
     /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
+    ///
+    /// # Panics
+    /// If the rows do not fit the codebook, or `acc` and weights do not fit the rows.
     pub fn accumulate_trellis(
         self,
         book: &TrellisCodebook,
@@ -77,6 +86,10 @@ impl Backend {
     /// It writes the planes of the row and returns how well it fits. The two bytes of the row's
     /// scale do not change. z·scale must be at most 2²⁰ in magnitude. It takes O(dim · states ·
     /// levels) a vector.
+    ///
+    /// # Panics
+    /// If `dim` is not a multiple of 16 up to [`MAX_DIM`], or slices do not have `fits.len()`
+    /// vectors.
     pub fn viterbi_encode(
         self,
         book: &TrellisCodebook,

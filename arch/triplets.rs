@@ -18,6 +18,9 @@ impl Backend {
     ///
     /// Each triplet is coded as the direction that `search` finds, and a radius. `search` trades
     /// time for precision. Every backend finds the same direction.
+    ///
+    /// # Panics
+    /// If the layout is not valid, or lengths are not its width and stream length.
     pub fn encode_triplets(
         self,
         layout: &TripletLayout,
@@ -35,6 +38,9 @@ impl Backend {
     }
 
     /// Computes out = scale · the vector of a stream. Any bytes are allowed.
+    ///
+    /// # Panics
+    /// If the layout is not valid, or lengths are not its width and stream length.
     pub fn decode_triplets(self, layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
         check_layout(layout);
         contract!((out.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
@@ -47,6 +53,9 @@ impl Backend {
     /// Computes score\[query]\[row] = ⟨query, decoded row⟩, from integer directions.
     ///
     /// It takes directions of up to 5 bits and queries of at most ±127.
+    ///
+    /// # Panics
+    /// If the layout has no integer directions, or rows, queries or scores do not fit it.
     pub fn score_triplets(
         self,
         layout: &TripletLayout,
@@ -66,6 +75,9 @@ impl Backend {
     }
 
     /// Computes the scores of queries in `f32`, for directions of any number of bits.
+    ///
+    /// # Panics
+    /// If the layout is not valid, or rows, queries or scores do not fit it.
     pub fn score_triplets_floats(
         self,
         layout: &TripletLayout,
@@ -84,6 +96,9 @@ impl Backend {
     }
 
     /// Computes acc\[query] += Σ weight·decoded row, rows ascending. Weights are \[query]\[row].
+    ///
+    /// # Panics
+    /// If the layout is not valid, or rows, `acc` or weights do not fit it.
     pub fn accumulate_triplets(self, layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
         check_rows(layout, rows);
         self.prefetch(rows.ahead);

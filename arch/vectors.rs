@@ -18,6 +18,9 @@ use crate::{Backend, Float, check_widths};
 
 impl Backend {
     /// Returns Σ aᵢ·bᵢ, summed in 16 lanes and then by halves.
+    ///
+    /// # Panics
+    /// If lengths differ.
     #[must_use]
     pub fn dot(self, a: &[f32], b: &[f32]) -> f32 {
         contract!(a.len() == b.len());
@@ -31,6 +34,9 @@ impl Backend {
     }
 
     /// Adds `x` to `y`.
+    ///
+    /// # Panics
+    /// If lengths differ.
     pub fn add(self, x: &[f32], y: &mut [f32]) {
         contract!(x.len() == y.len());
         dispatch!(self, avx2: scalar, avx512: avx512, registers: scalar; add(x: &[f32], y: &mut [f32]))
@@ -51,6 +57,9 @@ impl Backend {
     /// Rotates in place: x ← scale · H·(signs∘x).
     ///
     /// `signs` are masks, 0 or the sign bit. The width must have a [`hadamard::base`].
+    ///
+    /// # Panics
+    /// If lengths differ, or the width has no base.
     pub fn rotate(self, x: &mut [f32], signs: &[u32], scale: f32) {
         contract!(x.len() == signs.len());
         contract!(hadamard::base(x.len()).is_some());
@@ -61,6 +70,9 @@ impl Backend {
     }
 
     /// Rotates back in place: x ← signs∘(scale · Hᵀx).
+    ///
+    /// # Panics
+    /// If lengths differ, or the width has no base.
     pub fn rotate_inverse(self, x: &mut [f32], signs: &[u32], scale: f32) {
         contract!(x.len() == signs.len());
         contract!(hadamard::base(x.len()).is_some());
@@ -71,6 +83,9 @@ impl Backend {
     }
 
     /// Multiplies a square matrix, stored column by column, by a vector: y = Σⱼ xⱼ·columnⱼ.
+    ///
+    /// # Panics
+    /// If `columns` is not as long as the square of the width, or lengths differ.
     pub fn multiply_columns(self, columns: &[f32], x: &[f32], y: &mut [f32]) {
         contract!(columns.len() == x.len() * y.len());
         contract!(x.len() == y.len());
@@ -82,6 +97,9 @@ impl Backend {
 
     /// Quantises a query: out = rint(x · limit/max|x|). Returns the value of one integer step,
     /// max|x|/limit.
+    ///
+    /// # Panics
+    /// If lengths differ, or `limit` is not positive.
     pub fn quantize_query(self, x: &[f32], limit: i16, out: &mut [i16]) -> f32 {
         contract!(x.len() == out.len());
         contract!(limit > 0);
@@ -92,6 +110,9 @@ impl Backend {
     }
 
     /// Reads little-endian floats. Finite ones are exact, others give unspecified values.
+    ///
+    /// # Panics
+    /// If `bytes` does not have as many floats as `out`.
     pub fn decode_floats(self, format: Float, bytes: &[u8], out: &mut [f32]) {
         contract!(bytes.len() == out.len() * format.bytes());
         dispatch!(
@@ -102,6 +123,9 @@ impl Backend {
 
     /// Returns the largest bits of little-endian floats without their signs. All are finite if the
     /// result is below the bits of infinity.
+    ///
+    /// # Panics
+    /// If `bytes` is not whole floats.
     #[must_use]
     pub fn largest_bits(self, format: Float, bytes: &[u8]) -> u32 {
         contract!(bytes.len().is_multiple_of(format.bytes()));
@@ -112,6 +136,9 @@ impl Backend {
     }
 
     /// Writes little-endian floats, rounded to nearest even.
+    ///
+    /// # Panics
+    /// If `bytes` does not have as many floats as `x`.
     pub fn encode_floats(self, format: Float, x: &[f32], bytes: &mut [u8]) {
         contract!(bytes.len() == x.len() * format.bytes());
         dispatch!(
@@ -122,6 +149,9 @@ impl Backend {
 
     /// Scores every query with every row of `dim` floats, laid out \[query]\[row]:
     /// [`dot`](Self::dot) of the two.
+    ///
+    /// # Panics
+    /// If `bytes` is not whole rows, or queries or scores do not fit them.
     pub fn score_floats(
         self,
         format: Float,
@@ -140,6 +170,9 @@ impl Backend {
 
     /// Adds Σ weight·row to `acc`, laid out \[query]\[dim], rows in ascending order. Weights are
     /// laid out \[query]\[row].
+    ///
+    /// # Panics
+    /// If `bytes` is not whole rows, or `acc` and weights do not fit them.
     pub fn accumulate_floats(
         self,
         format: Float,
@@ -170,6 +203,9 @@ impl Backend {
 
     /// Applies a soft cap: x ← `cap`·tanh(x/`cap`), with an absolute error below 2·10⁻⁷·`cap`. The
     /// cap must be positive.
+    ///
+    /// # Panics
+    /// If `cap` is not positive.
     pub fn soft_cap(self, x: &mut [f32], cap: f32) {
         contract!(cap > 0.0);
         dispatch!(

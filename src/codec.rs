@@ -63,7 +63,7 @@ use scratch::with_scratch;
 /// use octaplex::codecs::Codec;
 /// use octaplex::Error;
 ///
-/// Stores each value in one byte, in steps of 0.125.
+/// /// Stores each value in one byte, in steps of 0.125.
 /// struct Eighths;
 ///
 /// impl Codec for Eighths {

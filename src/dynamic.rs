@@ -76,7 +76,7 @@ impl dyn Codec + '_ {
         Ok(taken)
     }
 
-    /// Decodes pages from [`encode_rows`](Self::encode_rows) into rows.
+    /// Decodes pages from `encode_rows` into rows.
     ///
     /// # Errors
     /// As [`decode`](Codec::decode).

@@ -104,7 +104,7 @@ impl Unpack {
 ///
 /// ```text
 /// byte = d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄
-/// byte · ⌈2¹⁶/3ⁿ⁺¹⌉ mod 2¹⁶      the fraction of byte/3ⁿ⁺¹, whose third is dₙ
+/// byte · ⌈2¹⁶/3ⁿ⁺¹⌉ mod 2¹⁶      the fraction of byte/3ⁿ⁺¹ in 2¹⁶ths: times 3, its integer part is dₙ
 /// ```
 ///
 /// This is exact for every byte.

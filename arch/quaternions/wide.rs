@@ -20,6 +20,7 @@ struct Unpack {
     bytes: [u8; PADDED_ROW],
 }
 
+/// Units, members and radii of the chunks of a row.
 struct Parts {
     units: [u8; MAX_CHUNKS],
     members: [u8; MAX_CHUNKS],
@@ -37,6 +38,7 @@ impl Unpack {
         Self { layout: *layout, reciprocal, bytes: [0; PADDED_ROW] }
     }
 
+    /// Unpacks a row. The row is copied, so that reads beyond its end stay in the copy.
     #[inline(always)]
     fn parts(&mut self, row: &[u8], parts: &mut Parts) {
         let layout = &self.layout;
@@ -141,6 +143,7 @@ fn decode_parts<L: Registers>(set: &QuaternionSet, parts: &Parts, unit: f32, out
     }
 }
 
+/// Implements `scalar::decode_quaternions`.
 #[inline(always)]
 pub(crate) fn decode_quaternions<L: Registers>(
     layout: &ChunkLayout,
@@ -153,6 +156,7 @@ pub(crate) fn decode_quaternions<L: Registers>(
     decode_parts::<L>(set, &parts, radius_unit(layout, row), out);
 }
 
+/// Implements `scalar::accumulate_quaternions`.
 #[inline(always)]
 pub(crate) fn accumulate_quaternions<L: Registers>(
     layout: &ChunkLayout,
@@ -181,6 +185,7 @@ struct Turned {
 impl Turned {
     const NONE: Self = Self { chunks: [[0; PADDED_UNITS]; MAX_CHUNKS], units: [0.0; MAX_CHUNKS] };
 
+    /// Prepares the chunks of a query, see `scalar::ChunkQuery`.
     #[inline(always)]
     fn fill(&mut self, query: &[f32]) {
         let places = self.chunks.iter_mut().zip(&mut self.units);
@@ -203,6 +208,7 @@ struct FourParts {
     radii: [f32; 4],
 }
 
+/// Implements `scalar::score_quaternions`.
 #[inline(always)]
 pub(crate) fn score_quaternions<L: Registers>(
     layout: &ChunkLayout,

@@ -1,7 +1,7 @@
 //! Trellis codes with AVX-512: rows of centroids, 64 at a time, by bit extraction and byte lookups.
 //!
 //! A quadword contains the path bits of 64 coordinates. Broadcast to all lanes, it gives the
-//! windows of all 64 in one `vpmultishiftqb`, which takes any eight neighbouring bits of a quadword
+//! windows of all 64 in one `vpmultishiftqb`. That takes any eight neighbouring bits of a quadword
 //! for each byte:
 //!
 //! ```text

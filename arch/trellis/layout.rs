@@ -33,8 +33,8 @@ impl<'a> TrellisCodebook<'a> {
     ///
     /// # Panics
     /// Unless `history` is 2 to 6, `levels` is 1, 2, 3, 4, 6, 8, 12 or 16, there are `levels ·
-    /// 2^(history + 1)` centroids, and they are at least -127 and ascend (equal ones may follow
-    /// each other).
+    /// 2^(history + 1)` centroids, and they are at least -127 and ascend. Equal ones may follow
+    /// each other.
     #[must_use]
     pub const fn new(history: u32, levels: usize, centroids: &'a [i8]) -> Self {
         assert!(history >= 2 && history <= 6);

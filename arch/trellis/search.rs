@@ -36,6 +36,7 @@ pub(crate) trait Floats: Sized {
     /// Returns a number that grows with |y - centroid|. [`square`](Self::square) turns the smallest
     /// into a squared error.
     fn error(y: Self::F, centroid: Self::F) -> Self::F;
+    /// Turns an [`error`](Self::error) into a squared error.
     fn square(error: Self::F) -> Self::F;
     fn min(a: Self::F, b: Self::F) -> Self::F;
     /// Sets `bit` in the lanes of `bits` where a < b.
@@ -135,9 +136,9 @@ pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 
 /// Implements `scalar::viterbi_encode`.
 ///
-/// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions (of
-/// [`MAX_DIM`]; up to 32 states touch half of what their `dim` needs), and up to 10 KiB more. AVX2
-/// adds 8 KiB for tables of words.
+/// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions of
+/// [`MAX_DIM`] coordinates. Up to 32 states touch half of what their `dim` needs. Up to 10 KiB come
+/// on top. AVX2 adds 8 KiB for tables of words.
 #[inline(always)]
 pub(crate) fn viterbi_encode<T: Floats>(
     book: &TrellisCodebook,
@@ -160,6 +161,7 @@ pub(crate) fn viterbi_encode<T: Floats>(
     }
 }
 
+/// Encodes vectors in batches: finds their paths, chooses codes, and writes the planes of the rows.
 #[inline(always)]
 fn encode<T: Floats, const M: usize>(
     book: &TrellisCodebook,
@@ -202,6 +204,7 @@ fn encode<T: Floats, const M: usize>(
 pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
 
 impl<const M: usize> Rows<M> {
+    /// Sorts the centroids of a codebook by window.
     #[inline(always)]
     fn new(book: &TrellisCodebook) -> Self {
         let mut rows = [[[0.0; M]; 2]; MAX_STATES];
@@ -215,6 +218,7 @@ impl<const M: usize> Rows<M> {
         Self(rows)
     }
 
+    /// Chooses the codes that belong to a path, as `scalar::choose_codes` does.
     #[inline(always)]
     fn choose(
         &self,
@@ -306,6 +310,12 @@ fn search_many<T: Floats, const M: usize>(
 
 /// Searches one coordinate: computes the new costs, and sets a bit for each state where the higher
 /// old state won.
+///
+/// ```text
+/// old states     i            i + half       over window n: error of the lower way
+///                 ╲          ╱               over window n + states: error of the higher way
+/// new states n    2i, 2i + 1                 decision bit n is set if the higher way is cheaper
+/// ```
 #[inline(always)]
 fn step<T: Floats, const M: usize>(
     y: &[T::F; REGISTERS],
@@ -335,7 +345,16 @@ fn step<T: Floats, const M: usize>(
 /// The most registers of windows: 128 windows in fours.
 const WINDOW_REGISTERS: usize = 2 * MAX_STATES / 4;
 
-/// Finds the paths of vectors one by one. Windows are the old states, twice each.
+/// Finds the paths of vectors one by one.
+///
+/// Each old state has two windows, one for each new bit, so costs are repeated:
+///
+/// ```text
+/// costs        │ s₀ s₁ s₂ s₃ … │              a lane for each state
+/// twice        │ s₀ s₀ s₁ s₁ … │ … │          a lane for each window: window w leaves state w / 2
+/// + errors     of each window's nearest centroid
+/// new costs    min(lane n, lane n + states)   the two windows that lead to state n
+/// ```
 #[inline(always)]
 fn search_one<T: Floats, const M: usize>(
     book: &TrellisCodebook,

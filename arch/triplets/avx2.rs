@@ -257,6 +257,7 @@ const ROWS: usize = 8;
 /// take.
 type Query = [[__m256i; 2]; GROUPS];
 
+/// Implements `scalar::score_triplets`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let count = rows.count();
@@ -373,6 +374,7 @@ fn vectors((n, radii): Group) -> [__m256; 3] {
     ]
 }
 
+/// Implements `scalar::decode_triplets`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     if layout.directions.is_empty() {
@@ -397,6 +399,7 @@ pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32,
     layout.decode_rest(stream, scale, rest);
 }
 
+/// Implements `scalar::accumulate_triplets`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     if layout.directions.is_empty() {

@@ -223,6 +223,7 @@ impl<const PARTS: usize, const RADII: usize> Fields<PARTS, RADII> {
     }
 }
 
+/// Multiplies each component by a factor.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn scaled([x, y, z]: [__m512; 3], factor: __m512) -> [__m512; 3] {
@@ -249,6 +250,7 @@ struct Chunk {
 }
 
 impl Chunk {
+    /// Iterates over the fields of a row, 64 at a time.
     #[inline(always)]
     fn all(layout: &TripletLayout) -> impl Iterator<Item = Self> {
         let (header, bits, triplets) = (layout.header_bytes(), layout.field_bits(), layout.triplets());
@@ -268,6 +270,7 @@ impl Chunk {
     }
 }
 
+/// Loads 64 bytes from `at` on, with zeros behind the end.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_at(bytes: &[u8], at: usize) -> __m512i {

@@ -325,6 +325,7 @@ pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[Int
     }
 }
 
+/// Computes a score from the sums over triplets and over the coordinates left over.
 #[inline(always)]
 pub(crate) fn finish_score(
     layout: &TripletLayout,
@@ -400,6 +401,7 @@ pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: 
     }
 }
 
+/// Adds weight·values to `acc`, element by element.
 #[inline(always)]
 pub(crate) fn add_row(weight: f32, values: &[f32], acc: &mut [f32]) {
     for (acc, x) in acc.iter_mut().zip(values) {

@@ -16,6 +16,7 @@ type Quads = [[u8; 4]; MAX_FIELDS];
 /// Number of queries that share the lookups.
 const QUERIES: usize = 4;
 
+/// Implements `scalar::score_triplets`.
 #[inline(always)]
 pub(crate) fn score_triplets<L: Registers>(
     layout: &TripletLayout,
@@ -134,6 +135,7 @@ fn store_twelve<L: Registers>(x: [L::V; 3], out: &mut [f32]) {
     }
 }
 
+/// Implements `scalar::decode_triplets`.
 #[inline(always)]
 pub(crate) fn decode_triplets<L: Registers>(
     layout: &TripletLayout,
@@ -155,6 +157,7 @@ pub(crate) fn decode_triplets<L: Registers>(
     layout.decode_rest(stream, scale, rest);
 }
 
+/// Implements `scalar::accumulate_triplets`.
 #[inline(always)]
 pub(crate) fn accumulate_triplets<L: Registers>(
     layout: &TripletLayout,

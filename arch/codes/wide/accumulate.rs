@@ -14,6 +14,7 @@ use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
 use crate::registers::Integers;
 
+/// Implements `scalar::accumulate_codes`, with a separate function for each kind of codes.
 #[inline(always)]
 pub(crate) fn accumulate_codes<L: Integers>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, .. } = *book;

@@ -301,6 +301,7 @@ impl Block {
         self.filled = end;
     }
 
+    /// Returns a column: byte `at` of each row.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn column(&self, at: usize) -> __m256i {

@@ -11,6 +11,7 @@ use crate::quaternions::layout::ChunkLayout;
 use crate::registers::avx512::{first, load, load_bytes, places, store_bytes, table, together};
 use core::arch::x86_64::*;
 
+/// Implements `scalar::pack_chunks`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8]) {
     let raw_bits = layout.raw_bits();

@@ -38,6 +38,7 @@ struct Turned {
 /// Number of runs of 16 chunks in the widest vector.
 const STEPS: usize = MAX_CHUNKS / 16;
 
+/// Implements `scalar::score_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_quaternions(
     layout: &ChunkLayout,
@@ -260,6 +261,7 @@ const fn digits(v: usize) -> [usize; 6] {
     [v % 9, v / 3 % 9, v / 9 % 9, v / 27 % 9, v / 81 % 3, v % 3 * 3]
 }
 
+/// Looks up bytes in a table of 256: two lookups of 128 entries, selected by the top bit.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn look_up_256(table: &[[u8; 64]; 4], at: __m512i) -> __m512i {
@@ -288,6 +290,7 @@ impl Block {
         self.filled = end;
     }
 
+    /// Returns a column: byte `at` of each row.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn column(&self, at: usize) -> __m512i {

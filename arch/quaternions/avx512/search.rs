@@ -15,6 +15,7 @@ use core::arch::x86_64::*;
 /// Components of 16 quaternions.
 type Planes = [__m512i; 4];
 
+/// Implements `scalar::encode_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn encode_quaternions(
     set: &QuaternionSet,
@@ -82,6 +83,7 @@ impl Running {
         Self { value: _mm512_set1_ps(-1.0), member: _mm512_setzero_si512(), ties: 0 }
     }
 
+    /// Keeps the larger value in each valid lane. An equal value marks a tie.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn offer(&mut self, value: __m512, member: __m512i, valid: u16) {
@@ -207,6 +209,7 @@ impl Candidates {
         members
     }
 
+    /// Offers the `k`-th candidate of each chunk, where its list has one.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn offer(&self, set: &QuaternionSet, lists: &[u8], u: &Planes, k: u32, running: &mut Running) {

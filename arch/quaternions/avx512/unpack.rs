@@ -134,6 +134,7 @@ struct DigitStep {
     factors: [u16; 32],
 }
 
+/// Each step has 32 digits, so it begins at digit 32·`step`, inside byte 32·`step`/5.
 static DIGITS: [DigitStep; MAX_CHUNKS.div_ceil(16)] = table!(MAX_CHUNKS.div_ceil(16); step => DigitStep {
     first: 32 * step / 5,
     bytes: places!(i => (32 * step + i / 2) / 5 - 32 * step / 5),
@@ -161,6 +162,8 @@ impl Units {
     }
 }
 
+/// The bits of the units, two registers of 16 units for each component. The second is padded with
+/// zeros.
 static UNIT_BITS: [[[u32; 16]; 2]; 4] = table!(4; c => table!(2; half => table!(16; i => {
     let unit = 16 * half + i;
     if unit < UNITS.len() { UNITS[unit][c].to_bits() } else { 0 }
@@ -282,6 +285,7 @@ fn interleave([w, x, y, z]: Planes) -> [__m512; 4] {
 /// Number of rows whose values are kept for all queries.
 const ROWS: usize = 32;
 
+/// Implements `scalar::decode_quaternions`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32]) {
     Decoder::new(layout, set).decode(row, out);

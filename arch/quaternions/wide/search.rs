@@ -26,6 +26,7 @@ fn load_chunks<T: Elementwise>(chunks: &[[f32; 4]]) -> [T::V; 4] {
     T::quads(&quads)
 }
 
+/// Implements `scalar::chunk_norms`.
 #[inline(always)]
 pub(crate) fn chunk_norms<T: Elementwise>(x: &[f32], norms: &mut [f32]) {
     for (chunks, norms) in x.as_chunks().0.chunks(T::LANES).zip(norms.chunks_mut(T::LANES)) {
@@ -36,6 +37,7 @@ pub(crate) fn chunk_norms<T: Elementwise>(x: &[f32], norms: &mut [f32]) {
     }
 }
 
+/// Implements `scalar::encode_quaternions`.
 #[inline(always)]
 pub(crate) fn encode_quaternions<T: Elementwise>(
     set: &QuaternionSet,

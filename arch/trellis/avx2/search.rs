@@ -1,9 +1,9 @@
 //! The path search with AVX2: the operations of `search.rs`, and what surrounds them.
 //!
 //! Columns of vectors, the walk back and the choice of codes are vectorised here too. Element by
-//! element, as `search.rs` does them, pages of 128 coordinates and 8 states take 1.2 to 2.4 times
-//! as long, and single vectors up to 1.3 times (Intel Sapphire Rapids), because the branches are
-//! unpredictable.
+//! element, as in `search.rs`, the branches are unpredictable. On an Intel Sapphire Rapids, pages
+//! of 128 coordinates and 8 states then take 1.2 to 2.4 times as long, single vectors up to 1.3
+//! times.
 
 use crate::floats::{LANES, halve};
 use crate::registers::avx2::{Avx2, load_ps, store_ps};

@@ -61,6 +61,8 @@ pub(crate) fn viterbi_encode(
     }
 }
 
+/// Encodes vectors with M levels: finds their paths, chooses codes, and writes the planes of the
+/// rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn encode<const M: usize>(
     tiles: Option<Tiles>,

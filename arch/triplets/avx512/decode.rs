@@ -29,6 +29,7 @@ fn store_triplets(t: [__m512; 3], out: &mut [f32]) {
     }
 }
 
+/// Implements `scalar::decode_triplets`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32]) {
     if layout.directions.is_empty() {
@@ -58,6 +59,7 @@ fn decode<const PARTS: usize, const RADII: usize>(
     layout.decode_rest(stream, scale, rest);
 }
 
+/// Implements `scalar::accumulate_triplets`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     if layout.directions.is_empty() {

@@ -4,6 +4,7 @@ use super::*;
 use crate::registers::avx512::{halve_rows, load_some, places, scales};
 use crate::{Float, IntQuery};
 
+/// Implements `scalar::score_triplets`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let count = rows.count();

@@ -22,6 +22,7 @@ use crate::{Search, TripletLayout};
 /// Largest number of positive centroids, and of radii.
 const POINTS: usize = 64;
 
+/// Implements `scalar::encode_triplets`.
 #[inline(always)]
 pub(crate) fn encode_triplets<T: Elementwise>(
     layout: &TripletLayout,
