@@ -66,7 +66,7 @@ for test in rollback state copy streams shift; do
   found=$(with -- "$model" - "$target/out.npy" --tokens 320 --test $test --against "$target/base.npy")
   below kl 0.05 "$found"
   case $test in
-    rollback) below rewritten 0 "$found" ;; # the same bits the 20th time
+    rollback) below rewritten 0 "$found" ;; # the same bits the 20th time as the 5th
     copy | streams) below copied 0.2 "$found" ;;
   esac
 done
