@@ -121,6 +121,23 @@ near() { # near MODEL TEXT LIMITS...: exact rows, then 4 bits
 }
 near "$target/llama.gguf" - 1e-4 0.05
 
+say "llama-server, as xllamacpp has it: a shared prefix, two slots, a draft model"
+serve() { # serve OUT NAME=VALUE... -- ARGUMENT...
+  local out=$target/$1 settings=()
+  shift
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  (export "${settings[@]}"; timeout 600 "$python" ci/llama/serve.py "$target/llama.gguf" "$@" >"$out" 2>"$target/log") || { tail -n 40 "$target/log" >&2; return 1; }
+  [[ ${settings[*]} != *GGML_BACKEND_PATH* ]] || grep -q "OCTAPLEX KV buffer" "$target/log"
+}
+serve base OMP_WAIT_POLICY=passive -- unified
+serve exact "GGML_BACKEND_PATH=$library" "${exact[@]}" -- unified
+"$python" ci/llama/answers.py "$target/base" "$target/exact" 3 # a made model's best tokens are close
+serve split "GGML_BACKEND_PATH=$library" "${exact[@]}" -- split "$target/llama.gguf"
+"$python" ci/llama/answers.py "$target/base" "$target/split" 3 drafts
+serve bits "GGML_BACKEND_PATH=$library" -- split "$target/llama.gguf"
+"$python" ci/llama/answers.py "$target/base" "$target/bits" 0 drafts
+
 [[ ${1:-} == all ]] || exit 0
 say "SmolLM2 135M, f32 weights, 512 tokens of WikiText-2, in steps of 64"
 model=$target/smollm2.gguf text=../shared/data/text/wikitext2_raw_test.txt
