@@ -117,12 +117,10 @@ serve server.base
 (export GGML_BACKEND_PATH=$library "${exact[@]}"; serve server.split --no-kv-unified)
 (export GGML_BACKEND_PATH=$library "${exact[@]}"; serve server.draft -md "$model" --spec-draft-n-max 4)
 is_on server.exact server.bits server.split server.draft
-for run in exact split draft bits; do
-  "$python" -c 'import json, sys
-base, other = ([json.loads(line) for line in open(name)] for name in sys.argv[1:3])
-print("  ", sys.argv[2].rsplit(".", 1)[-1], sum(a["text"] == b["text"] for a, b in zip(base, other)), "of", len(base), "answers are the same,",
-      [answer["reused"] for answer in other], "tokens used again,", [answer["drafts"] for answer in other], "drafts accepted")' "$target/server.base" "$target/server.$run"
+for run in exact split bits; do
+  "$python" ci/llama/answers.py "$target/server.base" "$target/server.$run" 3
 done
+"$python" ci/llama/answers.py "$target/server.base" "$target/server.draft" 3 drafts
 tail -n 1 "$target/server.bits"
 
 say "llama-cpp-python"
