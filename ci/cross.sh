@@ -57,6 +57,7 @@ arm64() {
   local target=aarch64-unknown-linux-gnu cpu
   choose_compiler $target
   need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
+  need g++-aarch64-linux-gnu aarch64-linux-gnu-g++
   need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
   need qemu-user-static qemu-aarch64-static
   install_packages
@@ -72,6 +73,17 @@ arm64() {
   for cpu in cortex-a76 cortex-a53; do
     interface "$target" aarch64-linux-gnu-gcc qemu-aarch64-static -cpu "$cpu"
   done
+  say "arm64: the C++ example, here and there"
+  cargo build --quiet --locked --target-dir target -p octaplex-arch -p octaplex-c --lib
+  local compiler here
+  for compiler in g++ aarch64-linux-gnu-g++; do
+    here=target/debug
+    [[ $compiler == g++ ]] || here=$CARGO_TARGET_DIR/$target/debug
+    "$compiler" -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine.cpp "$here/liboctaplex_c.a" -lpthread -ldl -lm \
+      -o "$CARGO_TARGET_DIR/engine-$compiler"
+  done
+  qemu-aarch64-static -cpu cortex-a53 "$CARGO_TARGET_DIR/engine-aarch64-linux-gnu-g++" | tee "$CARGO_TARGET_DIR/engine"
+  "$CARGO_TARGET_DIR/engine-g++" | diff "$CARGO_TARGET_DIR/engine" -
   # The long tests are one thread each: side by side, and their words one after another.
   local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
   run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test equivalence --test guards >"$newer" 2>&1 &
