@@ -163,7 +163,7 @@ thumb() {
   install_packages
   build_in thumb
   mkdir -p "$CARGO_TARGET_DIR"
-  # Debian's compiler where rustup's lacks the target. A program that hangs on the board is stopped.
+  # Debian's compiler where rustup's lacks the target. A program that hangs is stopped.
   export STANDS_IN=
   has_target $target || STANDS_IN=${options[*]:2}
   cargo() {
@@ -173,11 +173,11 @@ thumb() {
     "${stands_in[@]}" timeout 600 cargo "$1" ${stands_in:+$STANDS_IN} "${@:2}"
   }
   export -f cargo
-  say "thumb: the lines of the example no_alloc, here and on an emulated board"
+  say "thumb: the lines of the example no_alloc, here and on an emulated Cortex-M4"
   on_both no_alloc
-  say "thumb: checksums on an emulated board"
+  say "thumb: checksums on an emulated Cortex-M4"
   (cd examples/no_alloc && cargo run --quiet --release --locked --target $target --bin verify)
-  say "thumb: the lines of the example firmware, here and on an emulated board"
+  say "thumb: the lines of the example firmware, here and on an emulated Cortex-M4"
   on_both firmware
   local image=$CARGO_TARGET_DIR/$target/release/firmware
   firmware_sizes "$image"
@@ -186,8 +186,8 @@ thumb() {
   # From another folder, where Cargo does not read the example's settings: the image is whole all the same.
   cargo rustc --quiet --release --locked --target $target --manifest-path examples/firmware/Cargo.toml -- -C "link-arg=--defsym=_stack_start=$start"
   timeout 300 qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic -semihosting-config enable=on,target=native -kernel "$image" \
-    </dev/null >"$CARGO_TARGET_DIR/board"
-  ci/printed.sh examples/firmware/README.md text - | diff - "$CARGO_TARGET_DIR/board"
+    </dev/null >"$CARGO_TARGET_DIR/printed"
+  ci/printed.sh examples/firmware/README.md text - | diff - "$CARGO_TARGET_DIR/printed"
 }
 
 # on_both EXAMPLE: its README's commands, which print its README's output twice.

@@ -10,7 +10,7 @@
 //! > Permission to use, copy, modify, and distribute this software is freely granted, provided that this notice is
 //! > preserved.
 //!
-//! What a board without a heap needs of it, [`inverse_sqrt`], has no f64, whose arithmetic would take flash.
+//! What bare metal needs of it, [`inverse_sqrt`], has no f64, whose arithmetic would take flash.
 #![cfg_attr(not(feature = "alloc"), allow(dead_code))]
 
 use crate::backend::Kernels;
