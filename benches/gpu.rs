@@ -1,8 +1,8 @@
-//! On a card, encoding and appending, blocks of queries and a decode step: `cargo bench --features cuda --bench gpu -- [codec ...]`;
+//! On a GPU, encoding and appending, blocks of queries and a decode step: `cargo bench --features cuda --bench gpu -- [codec ...]`;
 //! the last two beside cuDNN's, which `benches/peers/sdpa.py` measures in the same way: `python3 benches/peers/sdpa.py`.
 //!
 //! Encoding is the kernels' time for 65,536 tokens of 4 heads, appending the host's for a token; blocks are of 2,048 and 16 queries,
-//! the newest of 32,768 tokens: medians of 20, microseconds. For a decode step each shape's step is captured for as many layers as exceed the card's cache several times, one after the other in one graph; a
+//! the newest of 32,768 tokens: medians of 20, microseconds. For a decode step each shape's step is captured for as many layers as exceed the GPU's cache several times, one after the other in one graph; a
 //! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
 //! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone;
 //! `OCTAPLEX_DIM=N`: of that width instead of 128. `KEYS+VALUES` names two codecs.
@@ -37,7 +37,7 @@ fn rows(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the card in f16.
+/// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the GPU in f16.
 fn encode(device: &gpu::Device, named: &[String]) {
     let (kv_heads, tokens) = (4, 65_536);
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));

@@ -89,6 +89,8 @@ echo '#include "octaplex.h"
 int main() { return octaplex_backend_name(0) == nullptr; }' >"$folder/header.cpp"
 g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release" "${link[@]}" -o "$folder/cpp"
 "$folder/cpp"
+g++ -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine.cpp "$release" "${link[@]}" -o "$folder/engine"
+"$folder/engine"
 # The README's other lines are C, whatever surrounds them.
 {
   printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'

@@ -57,6 +57,7 @@ arm64() {
   local target=aarch64-unknown-linux-gnu cpu
   choose_compiler $target
   need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
+  need g++-aarch64-linux-gnu aarch64-linux-gnu-g++
   need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
   need qemu-user-static qemu-aarch64-static
   install_packages
@@ -72,6 +73,17 @@ arm64() {
   for cpu in cortex-a76 cortex-a53; do
     interface "$target" aarch64-linux-gnu-gcc qemu-aarch64-static -cpu "$cpu"
   done
+  say "arm64: the C++ example, here and there"
+  cargo build --quiet --locked --target-dir target -p octaplex-arch -p octaplex-c --lib
+  local compiler here
+  for compiler in g++ aarch64-linux-gnu-g++; do
+    here=target/debug
+    [[ $compiler == g++ ]] || here=$CARGO_TARGET_DIR/$target/debug
+    "$compiler" -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine.cpp "$here/liboctaplex_c.a" -lpthread -ldl -lm \
+      -o "$CARGO_TARGET_DIR/engine-$compiler"
+  done
+  qemu-aarch64-static -cpu cortex-a53 "$CARGO_TARGET_DIR/engine-aarch64-linux-gnu-g++" | tee "$CARGO_TARGET_DIR/engine"
+  "$CARGO_TARGET_DIR/engine-g++" | diff "$CARGO_TARGET_DIR/engine" -
   # The long tests are one thread each: side by side, and their words one after another.
   local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
   run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test equivalence --test guards >"$newer" 2>&1 &
@@ -151,7 +163,7 @@ thumb() {
   install_packages
   build_in thumb
   mkdir -p "$CARGO_TARGET_DIR"
-  # Debian's compiler where rustup's lacks the target. A program that hangs on the board is stopped.
+  # Debian's compiler where rustup's lacks the target. A program that hangs is stopped.
   export STANDS_IN=
   has_target $target || STANDS_IN=${options[*]:2}
   cargo() {
@@ -161,11 +173,11 @@ thumb() {
     "${stands_in[@]}" timeout 600 cargo "$1" ${stands_in:+$STANDS_IN} "${@:2}"
   }
   export -f cargo
-  say "thumb: the lines of the example no_alloc, here and on an emulated board"
+  say "thumb: the lines of the example no_alloc, here and on an emulated Cortex-M4"
   on_both no_alloc
-  say "thumb: checksums on an emulated board"
+  say "thumb: checksums on an emulated Cortex-M4"
   (cd examples/no_alloc && cargo run --quiet --release --locked --target $target --bin verify)
-  say "thumb: the lines of the example firmware, here and on an emulated board"
+  say "thumb: the lines of the example firmware, here and on an emulated Cortex-M4"
   on_both firmware
   local image=$CARGO_TARGET_DIR/$target/release/firmware
   firmware_sizes "$image"
@@ -174,8 +186,8 @@ thumb() {
   # From another folder, where Cargo does not read the example's settings: the image is whole all the same.
   cargo rustc --quiet --release --locked --target $target --manifest-path examples/firmware/Cargo.toml -- -C "link-arg=--defsym=_stack_start=$start"
   timeout 300 qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic -semihosting-config enable=on,target=native -kernel "$image" \
-    </dev/null >"$CARGO_TARGET_DIR/board"
-  ci/printed.sh examples/firmware/README.md text - | diff - "$CARGO_TARGET_DIR/board"
+    </dev/null >"$CARGO_TARGET_DIR/printed"
+  ci/printed.sh examples/firmware/README.md text - | diff - "$CARGO_TARGET_DIR/printed"
 }
 
 # on_both EXAMPLE: its README's commands, which print its README's output twice.

@@ -43,14 +43,14 @@ coverage() {
   for name in "${targets[@]}" together; do
     "$tools/llvm-cov" export -format=lcov -summary-only -instr-profile="$out/$name.profdata" "${objects[@]}" >"$out/$name.lcov"
     awk -F: -v name="$name" -v root="$PWD/" '
-      $1 == "SF" { sub(/fuzz\/\.\.\//, "", $2); room = index($2, root) == 1 ? substr($2, length(root) + 1) : "" }
-      $1 == "SF" { sub(/^bindings\/c\/src\/.*/, "c", room) || sub(/^cli\/src\/(npy|input)\.rs/, "readers", room) || sub(/\/.*/, "", room) }
-      $1 == "LF" { lines[room] += $2 }
-      $1 == "LH" { reached[room] += $2 }
+      $1 == "SF" { sub(/fuzz\/\.\.\//, "", $2); part = index($2, root) == 1 ? substr($2, length(root) + 1) : "" }
+      $1 == "SF" { sub(/^bindings\/c\/src\/.*/, "c", part) || sub(/^cli\/src\/(npy|input)\.rs/, "readers", part) || sub(/\/.*/, "", part) }
+      $1 == "LF" { lines[part] += $2 }
+      $1 == "LH" { reached[part] += $2 }
       END {
         printf "%-12s", name
-        split("src arch c readers", rooms, " ")
-        for (i = 1; i <= 4; i++) printf "  %s %d of %d", rooms[i], reached[rooms[i]], lines[rooms[i]]
+        split("src arch c readers", parts, " ")
+        for (i = 1; i <= 4; i++) printf "  %s %d of %d", parts[i], reached[parts[i]], lines[parts[i]]
         print ""
       }' "$out/$name.lcov"
   done

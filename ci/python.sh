@@ -26,6 +26,20 @@ cargo metadata --quiet --locked --format-version 1 --manifest-path "$target/sdis
 for licence in MIT APACHE numpy; do [[ -s $target/sdist/licenses/LICENSE-$licence ]]; done
 say "tests"
 target/venv/bin/pip install --quiet --disable-pip-version-check pytest==9.2.0 ml_dtypes==0.6.0 mypy==2.4.1 ${OCTAPLEX_TORCH:+"$OCTAPLEX_TORCH"}
+say "the example"
+(
+  mkdir -p "$target/example"
+  cd "$target/example"
+  ../../venv/bin/python - <<'PYTHON'
+import numpy as np
+random = np.random.default_rng(1)
+for name, shape in (("keys", (2, 1000, 64)), ("values", (2, 1000, 64)), ("queries", (8, 64))):
+    np.save(f"{name}.npy", random.standard_normal(shape))
+PYTHON
+  ../../venv/bin/python ../../../bindings/python/examples/measure.py keys.npy values.npy queries.npy | tee rows
+  # More bits, less error.
+  awk 'NR > 1 { if ($2 >= last && NR > 2) exit 1; last = $2; rows++ } END { exit rows != 5 }' rows
+)
 cd bindings/python
 ../../target/venv/bin/python -m pytest -q -rs -p no:cacheprovider tests
 ../../target/venv/bin/mypy --cache-dir "$target/mypy" --strict python/octaplex

@@ -14,7 +14,7 @@ mkdir -p "$folder"
 
 # Cargo finds the workspace from within it; the commands' files stay in this folder.
 root=$PWD
-pages=(README.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
+pages=(README.md docs/first-tasks.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
 mapfile -t names < <(ci/printed.sh docs/models.md sh - | grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' | sort -u)
 cd "$folder"
 ../../ci/tool.sh tiny_model model text
@@ -41,6 +41,7 @@ export -f cargo
 export CARGO_INSTALL_ROOT=$folder/installed PATH=$folder/installed/bin:$PATH
 
 ../../ci/printed.sh ../../README.md
+../../ci/printed.sh ../../docs/first-tasks.md
 ../../ci/printed.sh ../../docs/models.md
 ../../ci/printed.sh ../../cli/README.md
 

@@ -20,4 +20,4 @@ gpu=(-p octaplex -p octaplex-arch --features octaplex/cuda,octaplex/hip --locked
 cargo test "${gpu[@]}" --lib -- device::
 cargo test "${gpu[@]}" --test gpu
 cargo test "${gpu[@]}" --doc -- gpu
-cargo test -p octaplex-cli -p octaplex-arch --features octaplex-cli/cuda,octaplex-cli/hip --bins --locked -- card::
+cargo test -p octaplex-cli -p octaplex-arch --features octaplex-cli/cuda,octaplex-cli/hip --bins --locked -- gpu::

@@ -5,13 +5,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-room=$root/bindings/wasm
+package=$root/bindings/wasm
 export CARGO_TARGET_DIR=$PWD/target/cross/npm
 project=$CARGO_TARGET_DIR/project
 
 if [[ ${1:-} == bench ]]; then
-  "$room/build.sh" bench "$CARGO_TARGET_DIR/bench.wasm"
-  cp "$room/bench/score.mjs" "$project"
+  "$package/build.sh" bench "$CARGO_TARGET_DIR/bench.wasm"
+  cp "$package/bench/score.mjs" "$project"
   cd "$project"
   exec node score.mjs "$CARGO_TARGET_DIR/bench.wasm"
 fi
@@ -21,11 +21,11 @@ command -v "${CHROMIUM:-chromium}" >/dev/null || ci/install.sh chromium
 rm -rf "$project"
 mkdir -p "$project"
 echo '{ "private": true, "type": "module" }' >"$project/package.json"
-rm -f "$room"/js/*.wasm
-! npm pack --silent "$room" --pack-destination "$project" 2>"$project/said" || { echo "a package without modules was packed" >&2; exit 1; }
+rm -f "$package"/js/*.wasm
+! npm pack --silent "$package" --pack-destination "$project" 2>"$project/said" || { echo "a package without modules was packed" >&2; exit 1; }
 grep -F "First build the modules" "$project/said"
 PROJECT=$project ci/printed.sh bindings/wasm/README.md
-"$room/build.sh" one "$CARGO_TARGET_DIR/one.wasm"
+"$package/build.sh" one "$CARGO_TARGET_DIR/one.wasm"
 sizes=$(mktemp)
 trap 'rm -f "$sizes"' EXIT
 echo "module   bytes gzipped  brotli" >"$sizes"
@@ -33,21 +33,21 @@ size() { # size NAME FILE
   local brotli='const z = require("node:zlib"); console.log(z.brotliCompressSync(require("node:fs").readFileSync(process.argv[1])).length)'
   printf '%-7s %9s %7s %7s\n' "$1" "$(wc -c <"$2")" "$(gzip -9 -n -c "$2" | wc -c)" "$(node -e "$brotli" "$2")" >>"$sizes"
 }
-size simd "$room/js/octaplex.simd.wasm"
-size plain "$room/js/octaplex.wasm"
-size allsimd "$room/js/octaplex.all.simd.wasm"
-size all "$room/js/octaplex.all.wasm"
+size simd "$package/js/octaplex.simd.wasm"
+size plain "$package/js/octaplex.wasm"
+size allsimd "$package/js/octaplex.all.simd.wasm"
+size all "$package/js/octaplex.all.wasm"
 size one "$CARGO_TARGET_DIR/one.wasm"
 cat "$sizes"
-[[ ${1:-} != --bless ]] || cp "$sizes" "$room/sizes.txt"
+[[ ${1:-} != --bless ]] || cp "$sizes" "$package/sizes.txt"
 awk 'FNR > 1 && NR == FNR { was[$1] = $3; next }
   FNR > 1 && $3 > 1.1 * was[$1] { print $1 " has grown by more than a tenth"; bad = 1 }
   $1 == "plain" && $3 >= 250000 { print "the recommended codecs without SIMD128 are to be under 250 kB"; bad = 1 }
   $1 == "one" && $3 >= 40000 { print "one codec is to be under 40 kB"; bad = 1 }
-  END { exit bad }' "$room/sizes.txt" "$sizes"
+  END { exit bad }' "$package/sizes.txt" "$sizes"
 
 # What a project has then.
-cp "$room"/test/* tests/snapshots/*.snapshot "$project"
+cp "$package"/test/* tests/snapshots/*.snapshot "$project"
 cd "$project"
 npm install --silent --no-audit --no-fund typescript@5 playwright-core@1 axe-core@4
 files=$(cd node_modules/octaplex && find . -type f | sort | tr '\n' ' ')
@@ -65,4 +65,4 @@ cp "$CARGO_TARGET_DIR/one.wasm" .
 node one.mjs
 node browser.mjs "$project" package.html
 # The page, from a static file server.
-CHROMIUM=$(command -v "${CHROMIUM:-chromium}") SITE=$room/site MEASURED=$root/docs/plots/sample.txt node --test demo.test.mjs
+CHROMIUM=$(command -v "${CHROMIUM:-chromium}") SITE=$package/site MEASURED=$root/docs/plots/sample.txt node --test demo.test.mjs

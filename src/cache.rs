@@ -232,7 +232,7 @@ pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 /// use octaplex::codecs::TurboQuant;
 /// use octaplex::{Backend, Error, LayerConfig};
 ///
-/// let config = LayerConfig::new(2, 64, 1000);
+/// let config = LayerConfig::new(2, 64, 1000).keys("turboquant".parse()?).values("turboquant".parse()?);
 /// let (mut memory, mut scratch) = (vec![0; config.required_bytes()], vec![0.0; config.scratch_len(2)]);
 /// let mut cache = LayerCache::<TurboQuant<64>, TurboQuant<64>, _>::new(&config, Backend::detect(), &mut memory)?;
 /// let rows = [0.5; 2 * 300 * 64]; // [heads][tokens][width]

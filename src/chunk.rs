@@ -87,15 +87,11 @@ pub struct ChunkConfig {
 }
 
 impl ChunkConfig {
-    /// Creates the default configuration: `trellis` keys and values (`turboquant` in a build without the feature `trellis`), pages
-    /// of 64 tokens, keys centred page by page and balanced, keys and values apart.
-    ///
-    /// Keys are not `graded`, as those of a cache are by default: each chunk would sort the channels of its own keys, and a
-    /// cache could not take its pages as they are.
+    /// Creates the default configuration: the codecs of [`LayerConfig::new`], pages of 64 tokens, keys centred page by page and
+    /// balanced, keys and values apart.
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize) -> Self {
-        let LayerConfig { values, page, center, balance, .. } = LayerConfig::new(kv_heads, head_dim, 0);
-        let keys = values;
+        let LayerConfig { keys, values, page, center, balance, .. } = LayerConfig::new(kv_heads, head_dim, 0);
         let layout = ChunkLayout::Split;
         Self { layers, first_layer: 0, kv_heads, head_dim, keys, values, page, center, balance, layout }
     }

@@ -92,7 +92,11 @@ fn the_losses_of_the_advice() {
     let added: Vec<f64> = theirs[3..6].iter().map(|(_, change)| *change).collect();
     let (least, most) =
         (added.iter().fold(f64::MAX, |a, b| a.min(*b)), added.iter().fold(0.0f64, |a, b| a.max(*b)));
-    says("docs/choosing.md", CHOOSING, &format!("adds {least:.0} to {most:.0}% on all three texts"));
+    says(
+        "docs/choosing.md",
+        CHOOSING,
+        &format!("adds {} to {}% on all three texts", least.round(), most.round()),
+    );
 }
 
 /// Keys of 2 and 3 bits with grades, beside those without.

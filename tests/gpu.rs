@@ -1,4 +1,4 @@
-//! Pages and attention on a card against the CPU: `cargo test --features cuda --test gpu`, or `hip`. Without a card, every test that
+//! Pages and attention on a GPU against the CPU: `cargo test --features cuda --test gpu`, or `hip`. Without a GPU, every test that
 //! wants one says what is missing and passes; `OCTAPLEX_REQUIRE=cuda`, or `hip`, makes that an error.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -49,7 +49,7 @@ use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
 use std::sync::OnceLock;
 use vectors::Random;
 
-/// The card, or why there is none.
+/// The GPU, or why there is none.
 fn device() -> Option<gpu::Device> {
     static DEVICE: OnceLock<Result<gpu::Device, gpu::Failure>> = OnceLock::new();
     match DEVICE.get_or_init(|| gpu::Device::new(0)) {
@@ -64,7 +64,7 @@ fn device() -> Option<gpu::Device> {
     }
 }
 
-/// Codecs that cards take.
+/// Codecs that GPUs take.
 const CODECS: [&str; 6] = [
     "turboquant:bits=4",
     "turboquant:bits=3",
@@ -113,7 +113,7 @@ fn others(dim: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
     OTHERS.into_iter().chain(SMALL).filter(move |(keys, _)| fits(keys))
 }
 
-/// Widths that cards take.
+/// Widths that GPUs take.
 const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
 
 /// All widths at once: what takes time is compiling kernels.
@@ -237,20 +237,20 @@ impl Case {
         output
     }
 
-    /// On a card, with the layer that did it.
-    fn on_card(&self, device: &gpu::Device, layer: &SharedLayer) -> gpu::Layer {
-        let mut card = gpu::Layer::new(device, &self.config, 1, layer.stats().paged_tokens).unwrap();
-        card.upload(0, layer).unwrap();
-        card.reserve(self.heads).unwrap();
-        card
+    /// On a GPU, with the layer that did it.
+    fn on_gpu(&self, device: &gpu::Device, layer: &SharedLayer) -> gpu::Layer {
+        let mut gpu = gpu::Layer::new(device, &self.config, 1, layer.stats().paged_tokens).unwrap();
+        gpu.upload(0, layer).unwrap();
+        gpu.reserve(self.heads).unwrap();
+        gpu
     }
 
     /// The largest relative error of a head's output, against f64 and against the CPU.
     fn check(&self, device: &gpu::Device, options: &Attend) -> (f64, f64) {
         let layer = self.layer();
-        let (mut card, queries) = (self.on_card(device, &layer), self.block(options.queries.unwrap_or(1)));
+        let (mut gpu, queries) = (self.on_gpu(device, &layer), self.block(options.queries.unwrap_or(1)));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend_with(&queries, options, &mut output).unwrap();
+        gpu.attend_with(&queries, options, &mut output).unwrap();
         let exact = self.in_f64(&layer, &queries, options);
         let cpu: Vec<f64> = self.on_cpu(&layer, &queries, options).iter().map(|x| f64::from(*x)).collect();
         let dim = self.config.key_dim;
@@ -328,13 +328,13 @@ fn pages_come_back_as_they_went() {
                 let mut case = case(keys, values, dim, (2, 2), 900);
                 case.config = case.config.page(page).center(center);
                 let layer = case.layer();
-                let mut card = case.on_card(&device, &layer);
-                assert_eq!(card.pages(0).unwrap(), layer.stats().paged_tokens / page);
-                assert_eq!(card.tokens(0).unwrap(), 900);
-                for index in 0..card.pages(0).unwrap() {
+                let mut gpu = case.on_gpu(&device, &layer);
+                assert_eq!(gpu.pages(0).unwrap(), layer.stats().paged_tokens / page);
+                assert_eq!(gpu.tokens(0).unwrap(), 900);
+                for index in 0..gpu.pages(0).unwrap() {
                     let expected = page_bytes(&layer, index);
                     let mut bytes = vec![0xaa; expected.len()];
-                    card.page(0, index, &mut bytes).unwrap();
+                    gpu.page(0, index, &mut bytes).unwrap();
                     assert!(
                         bytes == expected,
                         "{keys}, {values}, width {dim}, pages of {page}: page {index}"
@@ -353,9 +353,9 @@ fn every_codec_and_width_attends_like_f64() {
         let pairs =
             (0..6).flat_map(|number| [CODECS[number], next(number)].map(|values| (CODECS[number], values)));
         for (keys, values) in pairs.chain(others(dim)) {
-            let (card, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
-            println!("{keys:18} {values:18} width {dim:3}: card {card:.1e}, CPU {cpu:.1e}");
-            assert!(card < TOLERANCE, "{keys}, {values}, width {dim}: {card:e}");
+            let (gpu, cpu) = case(keys, values, dim, (14, 2), 1000).check(&device, &Attend::default());
+            println!("{keys:18} {values:18} width {dim:3}: gpu {gpu:.1e}, CPU {cpu:.1e}");
+            assert!(gpu < TOLERANCE, "{keys}, {values}, width {dim}: {gpu:e}");
         }
     });
 }
@@ -370,8 +370,8 @@ fn lengths_heads_and_pages() {
             let heads = [(1, 1), (8, 1), (20, 2), (9, 3)][number % 4];
             let mut case = case("turboquant", "trellis", dim, heads, tokens);
             case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
-            let (card, _) = case.check(&device, &Attend::default());
-            assert!(card < TOLERANCE, "{tokens} tokens, width {dim}, heads {heads:?}: {card:e}");
+            let (gpu, _) = case.check(&device, &Attend::default());
+            assert!(gpu < TOLERANCE, "{tokens} tokens, width {dim}, heads {heads:?}: {gpu:e}");
         }
     }
 }
@@ -406,8 +406,8 @@ fn every_option() {
         ] {
             let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
             let values = if of_keys { "turboquant" } else { keys };
-            let (card, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
-            assert!(card < TOLERANCE, "{keys}, options {number}: {card:e}");
+            let (gpu, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
+            assert!(gpu < TOLERANCE, "{keys}, options {number}: {gpu:e}");
         }
     }
     let configs: [fn(LayerConfig) -> LayerConfig; 5] = [
@@ -420,8 +420,8 @@ fn every_option() {
     for (number, config) in configs.iter().enumerate() {
         let mut case = case("turboquant", "turboquant:bits=3", 128, (8, 2), 1500);
         case.config = config(case.config);
-        let (card, _) = case.check(&device, &Attend::default());
-        assert!(card < TOLERANCE, "configuration {number}: {card:e}");
+        let (gpu, _) = case.check(&device, &Attend::default());
+        assert!(gpu < TOLERANCE, "configuration {number}: {gpu:e}");
     }
 }
 
@@ -433,15 +433,15 @@ fn sequences_forks_and_graphs() {
         ..case("trellis", "turboquant", 128, (8, 2), tokens)
     });
     let layers = cases.map(|case| case.layer());
-    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
     for (number, layer) in layers.iter().enumerate() {
-        card.upload(number, layer).unwrap();
+        gpu.upload(number, layer).unwrap();
     }
-    card.reserve(8).unwrap();
+    gpu.reserve(8).unwrap();
     let width = 8 * 128;
     let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].queries()).collect();
     let mut output = vec![f32::NAN; 4 * width];
-    card.attend(&queries, &mut output).unwrap();
+    gpu.attend(&queries, &mut output).unwrap();
     let check = |output: &[f32], number: usize, layer: &SharedLayer, case: &Case| {
         let mine = number * width..(number + 1) * width;
         let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
@@ -452,35 +452,35 @@ fn sequences_forks_and_graphs() {
     assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
 
     // A step that was captured sees what is there when it is launched, and gives the bits of one that was not.
-    let step = card.capture(&Attend::default()).unwrap();
+    let step = gpu.capture(&Attend::default()).unwrap();
     let mut again = vec![f32::NAN; 4 * width];
-    card.launch(&step, &queries, &mut again).unwrap();
+    gpu.launch(&step, &queries, &mut again).unwrap();
     assert_eq!(output, again);
-    card.fork(2, 3).unwrap();
-    card.clear(2).unwrap();
-    card.launch(&step, &queries, &mut again).unwrap();
+    gpu.fork(2, 3).unwrap();
+    gpu.clear(2).unwrap();
+    gpu.launch(&step, &queries, &mut again).unwrap();
     assert_eq!(again[..2 * width], output[..2 * width]);
     assert!(again[2 * width..3 * width].iter().all(|x| *x == 0.0));
     check(&again, 3, &layers[2], &cases[2]);
 
     // Pages of sequence 3 stay while it has them; then there is room again.
-    assert!(matches!(card.upload(2, &layers[2]), Ok(())));
-    assert!(matches!(card.upload(1, &layers[2]), Err(gpu::Error::Full { .. })));
-    card.launch(&step, &queries, &mut again).unwrap();
+    assert!(matches!(gpu.upload(2, &layers[2]), Ok(())));
+    assert!(matches!(gpu.upload(1, &layers[2]), Err(gpu::Error::Full { .. })));
+    gpu.launch(&step, &queries, &mut again).unwrap();
     assert_eq!(again[..2 * width], output[..2 * width], "a refused upload changes nothing");
-    card.clear(3).unwrap();
-    card.upload(1, &layers[2]).unwrap();
+    gpu.clear(3).unwrap();
+    gpu.upload(1, &layers[2]).unwrap();
 
     // Nothing is allocated by steps.
     let allocated = allocation_counter::measure(|| {
-        card.attend(&queries, &mut output).unwrap();
-        card.launch(&step, &queries, &mut again).unwrap();
+        gpu.attend(&queries, &mut output).unwrap();
+        gpu.launch(&step, &queries, &mut again).unwrap();
     });
     assert_eq!((allocated.count_total, &output), (0, &again));
 
     // Another layer's step is refused; so is one from before another number of heads.
-    card.reserve(4).unwrap();
-    let refused = card.launch(&step, &queries[..4 * 4 * 128], &mut again[..4 * 4 * 128]);
+    gpu.reserve(4).unwrap();
+    let refused = gpu.launch(&step, &queries[..4 * 4 * 128], &mut again[..4 * 4 * 128]);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 }
 
@@ -510,13 +510,13 @@ fn exact_tokens_beside_pages() {
             case
         });
         let layers = cases.map(|case| case.layer());
-        let mut card = gpu::Layer::new(&device, &cases[0].config, 3, 8000).unwrap();
-        layers.iter().enumerate().for_each(|(number, layer)| card.upload(number, layer).unwrap());
-        card.reserve(24).unwrap();
+        let mut gpu = gpu::Layer::new(&device, &cases[0].config, 3, 8000).unwrap();
+        layers.iter().enumerate().for_each(|(number, layer)| gpu.upload(number, layer).unwrap());
+        gpu.reserve(24).unwrap();
         let width = 24 * dim;
         let queries: Vec<f32> = cases.iter().flat_map(Case::queries).collect();
         let mut output = vec![f32::NAN; 3 * width];
-        card.attend(&queries, &mut output).unwrap();
+        gpu.attend(&queries, &mut output).unwrap();
         for (number, (case, layer)) in cases.iter().zip(&layers).enumerate() {
             let mine = number * width..(number + 1) * width;
             let exact = case.in_f64(layer, &queries[mine.clone()], &Attend::default());
@@ -552,26 +552,26 @@ fn what_is_refused() {
 
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);
     let (layer, queries) = (case.layer(), case.queries());
-    let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
     let mut output = vec![0.0; queries.len()];
-    assert!(matches!(card.attend(&queries, &mut output), Err(gpu::Error::Unsupported { .. })));
-    assert!(matches!(card.reserve(3), Err(gpu::Error::Library(Error::Heads { .. }))));
-    card.reserve(4).unwrap();
-    assert_eq!(card.attend(&queries, &mut output), Err(gpu::Error::Library(Error::Empty)));
-    card.upload(0, &layer).unwrap();
-    let refused = card.capture(&Attend::default().queries(2));
+    assert!(matches!(gpu.attend(&queries, &mut output), Err(gpu::Error::Unsupported { .. })));
+    assert!(matches!(gpu.reserve(3), Err(gpu::Error::Library(Error::Heads { .. }))));
+    gpu.reserve(4).unwrap();
+    assert_eq!(gpu.attend(&queries, &mut output), Err(gpu::Error::Library(Error::Empty)));
+    gpu.upload(0, &layer).unwrap();
+    let refused = gpu.capture(&Attend::default().queries(2));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     let mut bad = queries.clone();
     bad[77] = f32::NAN;
-    let refused = card.attend(&bad, &mut output);
+    let refused = gpu.attend(&bad, &mut output);
     assert_eq!(refused, Err(gpu::Error::Library(Error::NonFinite { index: 77 })));
-    assert!(card.attend(&queries[1..], &mut output).is_err());
-    assert!(card.attend_with(&queries, &Attend::default().window(0), &mut output).is_err());
+    assert!(gpu.attend(&queries[1..], &mut output).is_err());
+    assert!(gpu.attend_with(&queries, &Attend::default().window(0), &mut output).is_err());
     let other = Case { config: case.config.sink_tokens(5), ..case }.layer();
-    assert!(matches!(card.upload(0, &other), Err(gpu::Error::Unsupported { .. })));
-    assert!(matches!(card.upload(1, &layer), Err(gpu::Error::Library(Error::Missing { .. }))));
-    assert!(matches!(card.page(0, 99, &mut []), Err(gpu::Error::Library(Error::Missing { .. }))));
-    card.attend(&queries, &mut output).unwrap();
+    assert!(matches!(gpu.upload(0, &other), Err(gpu::Error::Unsupported { .. })));
+    assert!(matches!(gpu.upload(1, &layer), Err(gpu::Error::Library(Error::Missing { .. }))));
+    assert!(matches!(gpu.page(0, 99, &mut []), Err(gpu::Error::Library(Error::Missing { .. }))));
+    gpu.attend(&queries, &mut output).unwrap();
     let exact = case.in_f64(&layer, &queries, &Attend::default());
     assert!(error(&output, &exact, 128) < TOLERANCE, "as it was");
 }

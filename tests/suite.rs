@@ -5,6 +5,7 @@
 mod advice;
 mod allocation;
 mod angles;
+mod architecture;
 mod backends;
 mod cache;
 mod cells;
@@ -37,7 +38,6 @@ mod qjl;
 mod quaternions;
 mod rates;
 mod reference;
-mod rooms;
 mod rotation;
 mod sliding;
 mod small;

@@ -3,8 +3,8 @@
 # server: its own files, the package, the sample of `octaplex compare`, and the checksums that this repository states.
 # `build.sh one FILE` builds the module of one codec. Needs nothing but a Rust that knows wasm32-unknown-unknown.
 set -euo pipefail
-room=$(cd "$(dirname "$0")" && pwd)
-root=$room/../..
+package=$(cd "$(dirname "$0")" && pwd)
+root=$package/../..
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target/cross/npm}
 target=wasm32-unknown-unknown
 
@@ -18,7 +18,7 @@ if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
 fi
 
 build() { # build FLAGS FILE OPTIONS...: a module, with these flags of the compiler
-  RUSTFLAGS=$1 "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$room/Cargo.toml}" "${@:3}"
+  RUSTFLAGS=$1 "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$package/Cargo.toml}" "${@:3}"
   cp "$CARGO_TARGET_DIR/$target/release/${module:-octaplex_wasm}.wasm" "$2"
 }
 
@@ -27,18 +27,18 @@ case ${1:-} in
   bench)
     flags="-C target-feature=+simd128"
     [[ ${3:-} != plain ]] || flags=
-    manifest=$room/bench/Cargo.toml module=bench build "$flags" "$2"
+    manifest=$package/bench/Cargo.toml module=bench build "$flags" "$2"
     ;;
   "")
-    build "-C target-feature=+simd128" "$room/js/octaplex.simd.wasm"
-    build "" "$room/js/octaplex.wasm"
-    build "-C target-feature=+simd128" "$room/js/octaplex.all.simd.wasm" --no-default-features --features all
-    build "" "$room/js/octaplex.all.wasm" --no-default-features --features all
-    site=$room/site
+    build "-C target-feature=+simd128" "$package/js/octaplex.simd.wasm"
+    build "" "$package/js/octaplex.wasm"
+    build "-C target-feature=+simd128" "$package/js/octaplex.all.simd.wasm" --no-default-features --features all
+    build "" "$package/js/octaplex.all.wasm" --no-default-features --features all
+    site=$package/site
     rm -rf "$site"
     mkdir -p "$site/octaplex" "$site/data"
-    cp "$room"/demo/* "$site"
-    cp "$room"/js/*.js "$room"/js/*.wasm "$site/octaplex"
+    cp "$package"/demo/* "$site"
+    cp "$package"/js/*.js "$package"/js/*.wasm "$site/octaplex"
     cp "$root"/LICENSE-* "$site"
     cp "$root/cli/data/sample.safetensors" "$site/data"
     cp "$root/cli/data/README.txt" "$site/data/sample.txt"

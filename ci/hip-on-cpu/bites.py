@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What stand_in.cpp says it finds, it finds: bites.py LIBRARY. A process each, as a card that is lost stays so."""
+"""What stand_in.cpp says it finds, it finds: bites.py LIBRARY. A process each, as a GPU that is lost stays so."""
 import ctypes
 import os
 import sys
@@ -69,7 +69,7 @@ CASES = {
 }
 
 MORE = {
-    "a lost card": ("OCTAPLEX_STAND_IN_LOST", "1", lambda: run(0)[:2] == (719, 719)),
+    "a lost GPU": ("OCTAPLEX_STAND_IN_LOST", "1", lambda: run(0)[:2] == (719, 719)),
     "less shared memory": ("OCTAPLEX_STAND_IN_SHARED", "511", lambda: run(0)[:2] == (1, 0)),
     "not aligned": ("OCTAPLEX_STAND_IN_OPTIONS", "-fsanitize=alignment -fsanitize-undefined-trap-on-error", lambda: run(5)[0] == 700),
 }

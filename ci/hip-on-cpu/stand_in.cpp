@@ -1,16 +1,16 @@
-// HIP's library and hipRTC's, as much of them as octaplex calls, without a card: g++ compiles the kernels, behind card.h, and blocks of
-// threads run on this CPU one after the other. What it shows is the host's side of the feature `hip` and what the kernels' portable text
-// computes; nothing of a card's instructions, of threads that run at once, or of its speed. ci/card.sh builds it and runs tests on it.
-//   g++ -std=c++17 -O1 -shared -fPIC -Wl,-soname,libamdhip64.so '-DCARD="CHECKOUT/ci/hip-on-cpu/card.h"' stand_in.cpp -o ROCM/lib/libamdhip64.so -ldl,
+// HIP's library and hipRTC's, as much of them as octaplex calls, without a GPU: g++ compiles the kernels, behind gpu.h, and blocks of
+// threads run on this CPU one after the other. What it shows is the host's side of the feature `hip` and what the kernels' portable implementation
+// computes; nothing of a GPU's instructions, of threads that run at once, or of its speed. ci/hip-on-cpu.sh builds it and runs tests on it.
+//   g++ -std=c++17 -O1 -shared -fPIC -Wl,-soname,libamdhip64.so '-DGPU_H="CHECKOUT/ci/hip-on-cpu/gpu.h"' stand_in.cpp -o ROCM/lib/libamdhip64.so -ldl,
 //   the same file as ROCM/lib/libhiprtc.so, and ROCM_PATH=ROCM
-//   OCTAPLEX_STAND_IN_SHARED=65536    bytes of shared memory of a block of threads, as AMD's cards have them; without it what NVIDIA's have
-//   OCTAPLEX_STAND_IN_LOST=N          the card is lost at launch N, counted from 1: that and every call behind it fail
-//   OCTAPLEX_STAND_IN_MEMORY=BYTES    the card's memory; 4 GiB without it
+//   OCTAPLEX_STAND_IN_SHARED=65536    bytes of shared memory of a block of threads, as AMD's GPUs have them; without it what NVIDIA's have
+//   OCTAPLEX_STAND_IN_LOST=N          the GPU is lost at launch N, counted from 1: that and every call behind it fail
+//   OCTAPLEX_STAND_IN_MEMORY=BYTES    the GPU's memory; 4 GiB without it
 //   OCTAPLEX_STAND_IN=asan            kernels by AddressSanitizer, which the process has loaded: LD_PRELOAD=$(gcc -print-file-name=libasan.so)
 //   OCTAPLEX_STAND_IN_OPTIONS="-O0 -g"  more for g++, behind its own; "-fsanitize=bounds -fsanitize-undefined-trap-on-error", say
 //   OCTAPLEX_STAND_IN_KEEP=1          what g++ is given stays, and its commands are said
 // Device memory ends at a page that nobody may touch, and copies stay within allocations: what a kernel does beyond them ends it, and the
-// card is lost, as cards are.
+// GPU is lost, as GPUs are.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -57,7 +57,7 @@ const bool sanitized = [] {
 void (*const poison)(const void *, size_t) = (void (*)(const void *, size_t))dlsym(RTLD_DEFAULT, "__asan_poison_memory_region");
 void (*const unpoison)(const void *, size_t) = (void (*)(const void *, size_t))dlsym(RTLD_DEFAULT, "__asan_unpoison_memory_region");
 
-// ---- a card that is lost stays so -------------------------------------------------------------------------------------
+// ---- a GPU that is lost stays so -------------------------------------------------------------------------------------
 
 std::atomic<int> lost{OK};
 #define UNLESS_LOST                                                                                                                                  \
@@ -117,7 +117,7 @@ int ask(void *handle, Work work) {
 
 // ---- kernels ----------------------------------------------------------------------------------------------------------
 
-struct Piece { // card.h's
+struct Piece { // gpu.h's
     void *at;
     unsigned long bytes;
 };
@@ -251,8 +251,8 @@ int launch(const Function &f, const void *parameter, const unsigned *grid, unsig
 
 // ---- compiling --------------------------------------------------------------------------------------------------------
 
-asm(".section .rodata\n.globl stand_in_card\n.hidden stand_in_card\nstand_in_card: .incbin \"" CARD "\"\n.byte 0\n.text");
-extern "C" const char stand_in_card[];
+asm(".section .rodata\n.globl stand_in_gpu\n.hidden stand_in_gpu\nstand_in_gpu: .incbin \"" GPU_H "\"\n.byte 0\n.text");
+extern "C" const char stand_in_gpu[];
 
 std::vector<std::string> compiler() {
     std::vector<std::string> words = {"g++", "-x", "c++", "-std=gnu++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv",
@@ -273,13 +273,13 @@ std::vector<std::string> compiler() {
     return words;
 }
 
-// All that an image depends on and that the library does not know: part of the card's name, so that it keeps images apart.
+// All that an image depends on and that the library does not know: part of the GPU's name, so that it keeps images apart.
 uint64_t edition() {
     uint64_t hash = 0xcbf29ce484222325;
     auto add = [&](const char *text) {
         for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
     };
-    add(stand_in_card);
+    add(stand_in_gpu);
     for (const auto &word : compiler()) add(word.c_str());
     return hash;
 }
@@ -321,7 +321,7 @@ std::string edited(const std::string &text) {
             const std::string type = (*at)[2], name = (*at)[3];
             behind += "alignas(1024) " + type + " " + name + "[" + std::to_string(MOST_SHARED) + " / sizeof(" + type + ")];\nextern \"C\" void *const on_cpu_shared = " + name + ";\n";
         }
-    return "#line 1 \"card.h\"\n" + std::string(stand_in_card) + "\n#line 1 \"kernels\"\n" + out + behind + "}\n";
+    return "#line 1 \"gpu.h\"\n" + std::string(stand_in_gpu) + "\n#line 1 \"kernels\"\n" + out + behind + "}\n";
 }
 
 bool write_file(const std::string &path, const char *bytes, size_t count) {
@@ -629,7 +629,7 @@ int hipMemsetD8Async(address at, unsigned char value, size_t bytes, handle strea
 int hipMemsetD8(address at, unsigned char value, size_t bytes) { return hipMemsetAsync(at, value, bytes, nullptr); }
 int hipMemcpyAsync(address to, address from, size_t bytes, int kind, handle stream) {
     if (kind < 1 || kind > 3) return DIRECTION;
-    if ((kind & 1 && !within(to, bytes)) || (kind & 2 && !within(from, bytes))) return INVALID; // 1 to the card, 2 from it, 3 both
+    if ((kind & 1 && !within(to, bytes)) || (kind & 2 && !within(from, bytes))) return INVALID; // 1 to the GPU, 2 from it, 3 both
     return ask(stream, [=] { return memmove((void *)to, (void *)from, bytes), OK; });
 }
 int hipMemcpyHtoD(address to, void *from, size_t bytes) { return hipMemcpyAsync(to, (address)from, bytes, 1, nullptr); }

@@ -4,7 +4,7 @@
 //! `l2` is 4,096 vectors; `memory` is 1,048,576, made by repeating the same 4,096 blocks. Vectors are Gaussian.
 
 #[cfg(feature = "gpu")]
-mod card;
+mod gpu;
 
 use crate::backend::cpu;
 use crate::codecs::{ALL_CODECS, build, parse_specs};
@@ -32,7 +32,7 @@ l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each
 number is the fastest of many passes on one core; build is one codec's
 construction, for one head. Codecs take turns with f16-fma, the dot product
 with plain f16 rows as fast as this CPU allows, so that ratios within a run are
-fair. On a card (a build with --features cuda, or hip for AMD's): a decode
+fair. On a GPU (a build with --features cuda, or hip for AMD's): a decode
 step's and encoding's microseconds.";
 
 /// Arguments of `bench`.
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
                 arguments.device.name()
             );
         }
-        return on_card(arguments, &console, &specs);
+        return on_gpu(arguments, &console, &specs);
     }
     let vectors = gaussian(L2_VECTORS * dim);
     let page = vectors.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()).collect();
@@ -145,8 +145,8 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
 }
 
 #[cfg(feature = "gpu")]
-fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) -> Result<()> {
-    let (name, rows) = card::run(arguments.device, specs, arguments.dim, &gaussian(8192 * arguments.dim))?;
+fn on_gpu(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) -> Result<()> {
+    let (name, rows) = gpu::run(arguments.device, specs, arguments.dim, &gaussian(8192 * arguments.dim))?;
     if let Some(path) = &arguments.json {
         let rows: Vec<_> = rows
             .iter()
@@ -155,14 +155,14 @@ fn on_card(arguments: &Bench, console: &Console, specs: &[(String, CodecSpec)]) 
                 Err(why) => json!({"codec": row.codec, "unsupported": why}),
             })
             .collect();
-        let json = json!({"card": name, "dim": arguments.dim, "rows": rows});
+        let json = json!({"gpu": name, "dim": arguments.dim, "rows": rows});
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }
-    console.say(&card::table(&rows, arguments.dim, &name))
+    console.say(&gpu::table(&rows, arguments.dim, &name))
 }
 
 #[cfg(not(feature = "gpu"))]
-fn on_card(arguments: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
+fn on_gpu(arguments: &Bench, _: &Console, _: &[(String, CodecSpec)]) -> Result<()> {
     arguments.device.check()
 }
 

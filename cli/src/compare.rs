@@ -3,7 +3,7 @@
 
 mod cache;
 #[cfg(feature = "gpu")]
-mod card;
+mod gpu;
 
 use crate::advice::{Advice, USUAL_BITS};
 use crate::codecs::{
@@ -197,7 +197,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         }
     }
     drop(progress);
-    let (on_card, card_text) = bench.on_card(arguments, &specs)?;
+    let (on_gpu, gpu_output) = bench.on_gpu(arguments, &specs)?;
     // By role, then by what is really stored.
     rows.sort_by(|a, b| {
         let bits = |row: &Row| row.metrics.bits_per_value;
@@ -212,8 +212,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         let run = provenance::json(&sample.describe(), backend, options);
         let rows: Vec<_> = rows.iter().map(Row::json).collect();
         let mut json = json!({"run": run, "rows": rows});
-        if let Some(card) = on_card {
-            json["card"] = card;
+        if let Some(gpu) = on_gpu {
+            json["gpu"] = gpu;
         }
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }
@@ -252,7 +252,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let next = next_step(arguments, &sample, advice.as_ref());
     let last = wrap(&format!("{notes}{page}\n\n{sentence}{}", if sentence.is_empty() { "" } else { "\n" }));
     // A command is copied: its line is not broken.
-    console.say(&format!("{text}\n{card_text}{last}Next: {next}\n"))
+    console.say(&format!("{text}\n{gpu_output}{last}Next: {next}\n"))
 }
 
 /// What to do now.
@@ -326,18 +326,18 @@ fn reconstructed(arguments: &Compare, sample: &Sample) -> Result<Vec<Reconstruct
 }
 
 impl Bench<'_> {
-    /// What a card makes of these codecs, for files and for people; nothing on the CPU.
+    /// What a GPU makes of these codecs, for files and for people; nothing on the CPU.
     #[cfg(feature = "gpu")]
-    fn on_card(&self, arguments: &Compare, specs: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
+    fn on_gpu(&self, arguments: &Compare, specs: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
         let (true, Some(queries), Some(exact)) =
             (arguments.device != Device::Cpu, &self.sample.queries, self.exact)
         else {
             return Ok((None, String::new()));
         };
-        let card = card::run(
+        let gpu = gpu::run(
             arguments.device,
             specs,
-            &card::Setup {
+            &gpu::Setup {
                 sample: self.sample,
                 queries,
                 exact,
@@ -348,11 +348,11 @@ impl Bench<'_> {
                 measured: self.queries(),
             },
         )?;
-        Ok((Some(card.json()), format!("{}\n", card.text())))
+        Ok((Some(gpu.json()), format!("{}\n", gpu.text())))
     }
 
     #[cfg(not(feature = "gpu"))]
-    fn on_card(&self, _: &Compare, _: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
+    fn on_gpu(&self, _: &Compare, _: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
         Ok((None, String::new()))
     }
 

@@ -17,7 +17,7 @@ impl Device {
     pub(crate) fn check(self) -> Result<()> {
         #[cfg(feature = "gpu")]
         if self != Self::Cpu {
-            return self.card().map(drop);
+            return self.gpu().map(drop);
         }
         self.built()
     }
@@ -38,9 +38,9 @@ impl Device {
         Ok(())
     }
 
-    /// The maker's first card.
+    /// The maker's first GPU.
     #[cfg(feature = "gpu")]
-    pub(crate) fn card(self) -> Result<octaplex::gpu::Device> {
+    pub(crate) fn gpu(self) -> Result<octaplex::gpu::Device> {
         use octaplex::gpu::{Device, Maker};
         self.built()?;
         let maker = if self == Self::Hip { Maker::Amd } else { Maker::Nvidia };

@@ -2,11 +2,11 @@
 
 mod attention;
 pub(crate) mod capture;
-#[cfg(feature = "gpu")]
-mod card;
 mod forward;
 pub(crate) mod generate;
 mod gguf;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod likelihood;
 mod matrix;
 pub(crate) mod needle;

@@ -558,10 +558,10 @@ fn damage(architecture: &'static str) {
     }
 }
 
-/// Attention on a card answers as the CPU's does; where there is none, the tool says what is missing before it reads a model.
+/// Attention on a GPU answers as the CPU's does; where there is none, the tool says what is missing before it reads a model.
 #[test]
-fn attention_on_a_card() {
-    let (folder, _) = model("card", "qwen2");
+fn attention_on_a_gpu() {
+    let (folder, _) = model("gpu", "qwen2");
     Tiny::of_width("qwen2", 7, 64).write(&folder.join("tiny.gguf"));
     let options = ["--tokens", "300", "--windows", "2", "--k", "turboquant", "--v", "trellis", "--json"];
     let on = |device, file| [&["perplexity"], &MODEL[..], &options, &[file, "--device", device]].concat();
@@ -570,7 +570,7 @@ fn attention_on_a_card() {
     };
     let mut skipped = Vec::new();
     for device in ["cuda", "hip"] {
-        let output = octaplex(&folder, &on(device, "card.json"));
+        let output = octaplex(&folder, &on(device, "gpu.json"));
         if !output.status.success() {
             let error = String::from_utf8(output.stderr).unwrap();
             let start = format!("octaplex: --device {device}: ");
@@ -581,19 +581,19 @@ fn attention_on_a_card() {
             continue;
         }
         succeeds(&folder, &on("cpu", "cpu.json"));
-        let [card, cpu] = ["card.json", "cpu.json"].map(|file| json(&folder.join(file)));
+        let [gpu, cpu] = ["gpu.json", "cpu.json"].map(|file| json(&folder.join(file)));
         assert_eq!(
-            (card["device"].as_str(), card["kv_bytes"].as_u64()),
+            (gpu["device"].as_str(), gpu["kv_bytes"].as_u64()),
             (Some(device), cpu["kv_bytes"].as_u64())
         );
         let of = |json: &Value, name: &str| json[name].as_f64().unwrap();
-        // The CPU rounds queries to 8 bits, the card to 16, and blocks of them to f16.
-        assert!((of(&card, "perplexity") / of(&cpu, "perplexity") - 1.0).abs() < 2e-3, "{card}, {cpu}");
-        assert!((of(&card, "kl_mean") / of(&cpu, "kl_mean") - 1.0).abs() < 0.2, "{card}, {cpu}");
-        assert_eq!(of(&card, "perplexity_f16"), of(&cpu, "perplexity_f16"));
+        // The CPU rounds queries to 8 bits, the GPU to 16, and blocks of them to f16.
+        assert!((of(&gpu, "perplexity") / of(&cpu, "perplexity") - 1.0).abs() < 2e-3, "{gpu}, {cpu}");
+        assert!((of(&gpu, "kl_mean") / of(&cpu, "kl_mean") - 1.0).abs() < 0.2, "{gpu}, {cpu}");
+        assert_eq!(of(&gpu, "perplexity_f16"), of(&cpu, "perplexity_f16"));
     }
     std::fs::remove_file(folder.join("tiny.gguf")).unwrap();
     for device in skipped {
-        fails(&folder, &on(device, "card.json"), &[&format!("--device {device}: ")]);
+        fails(&folder, &on(device, "gpu.json"), &[&format!("--device {device}: ")]);
     }
 }

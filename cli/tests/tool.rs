@@ -517,10 +517,10 @@ fn help_fits_the_terminal() {
     }
 }
 
-/// The card's output is as far from the exact one as the CPU's on the same pages; where there is none, the tool says what is missing.
+/// The GPU's output is as far from the exact one as the CPU's on the same pages; where there is none, the tool says what is missing.
 #[cfg(feature = "gpu")]
 #[test]
-fn compare_on_a_card() {
+fn compare_on_a_gpu() {
     #[cfg(feature = "cuda")]
     compare_on("cuda");
     #[cfg(feature = "hip")]
@@ -528,7 +528,7 @@ fn compare_on_a_card() {
 }
 
 #[cfg(feature = "gpu")]
-#[allow(dead_code)] // a build with `gpu` alone has no card
+#[allow(dead_code)] // a build with `gpu` alone has no GPU
 fn compare_on(device: &str) {
     let folder = folder(&format!("compare_{device}"));
     let option = format!("--device {device}");
@@ -544,10 +544,10 @@ fn compare_on(device: &str) {
         return;
     }
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("ON A CARD") && text.contains("Not on a card: q8_0; f16: "), "{text}");
+    assert!(text.contains("ON A GPU") && text.contains("Not on a GPU: q8_0; f16: "), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     let json: Value = serde_json::from_slice(&std::fs::read(folder.join("rows.json")).unwrap()).unwrap();
-    let rows = json["card"]["rows"].as_array().unwrap();
+    let rows = json["gpu"]["rows"].as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["codec"].as_str().unwrap()).collect();
     assert_eq!(names, ["turboquant", "octopus, values turboquant", "int:bits=8", "q8_0", "f16"]);
     for row in &rows[..3] {

@@ -381,11 +381,13 @@ impl LayerConfig {
     /// are the most where they vary.
     ///
     /// ```
-    /// use octaplex::LayerConfig;
+    /// use octaplex::{Error, LayerConfig};
     ///
     /// let mut bytes = 0;
-    /// LayerConfig::new(1, 128, 1000).page_layout(|part, _| bytes += part);
+    /// let config = LayerConfig::new(1, 128, 1000).keys("turboquant".parse()?).values("turboquant".parse()?);
+    /// config.page_layout(|part, _| bytes += part);
     /// assert_eq!(bytes, 8 + 2 * 64 * 64 + 82 + 2 * 51); // position, 4 bits a value, centre, norms: 4.13 bits in all
+    /// # Ok::<(), Error>(())
     /// ```
     pub fn page_layout(&self, mut line: impl FnMut(usize, &str)) {
         if !self.is_possible() {

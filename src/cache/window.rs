@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub(crate) kept: usize,
 }
 
-/// Where a layer stands before tokens come or go, on the CPU or on a card.
+/// Where a layer stands before tokens come or go, on the CPU or on a GPU.
 pub(crate) struct Standing<'a> {
     pub(crate) config: &'a LayerConfig,
     pub(crate) state: &'a State,

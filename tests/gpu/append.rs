@@ -1,4 +1,4 @@
-//! Tokens that are appended on the card: pages are the CPU's, byte by byte, however the tokens come and go.
+//! Tokens that are appended on the GPU: pages are the CPU's, byte by byte, however the tokens come and go.
 
 use super::indexed::LEVELS;
 use super::vectors::Random;
@@ -6,10 +6,10 @@ use super::{CODECS, Case, WIDTHS, case, device, each_width, four_bits, others, p
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::{Backend, CodecSpec, Error, LayerConfig, gpu};
 
-/// A layer on the CPU, and one on the card, that are given the same.
+/// A layer on the CPU, and one on the GPU, that are given the same.
 pub(super) struct Both {
     pub(super) cpu: SharedLayer,
-    pub(super) card: gpu::Layer,
+    pub(super) gpu: gpu::Layer,
     pub(super) scratch: Vec<f32>,
     pub(super) rows: [Vec<f32>; 2],
     tokens: usize,
@@ -21,9 +21,9 @@ pub(super) struct Both {
 impl Both {
     pub(super) fn new(device: &gpu::Device, case: &Case) -> Self {
         let cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
-        let card = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
+        let gpu = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
         let scratch = vec![0.0; case.config.scratch_len(case.heads)];
-        Self { cpu, card, scratch, rows: case.rows(), tokens: case.tokens, given: 0, compared: 0 }
+        Self { cpu, gpu, scratch, rows: case.rows(), tokens: case.tokens, given: 0, compared: 0 }
     }
 
     /// The next tokens of the rows, \[heads]\[tokens]\[width].
@@ -40,21 +40,21 @@ impl Both {
         let [keys, values] = self.next(count);
         self.given += count;
         self.cpu.append(&keys, &values, &mut self.scratch).unwrap();
-        self.card.append(1, &keys, &values).unwrap();
+        self.gpu.append(1, &keys, &values).unwrap();
         self.check();
     }
 
     /// Whether both hold the same; pages that were compared before are not again.
     pub(super) fn check(&mut self) {
         let (stats, page) = (self.cpu.stats(), self.cpu.config().page);
-        assert_eq!(self.card.tokens(1).unwrap(), stats.tokens);
-        assert_eq!(self.card.pages(1).unwrap() * page, stats.paged_tokens);
+        assert_eq!(self.gpu.tokens(1).unwrap(), stats.tokens);
+        assert_eq!(self.gpu.pages(1).unwrap() * page, stats.paged_tokens);
         let pages = stats.paged_tokens / page;
         let from = if stats.evicted_tokens > 0 { 0 } else { self.compared.min(pages) };
         for index in from..pages {
             let expected = page_bytes(&self.cpu, index);
             let mut bytes = vec![0xaa; expected.len()];
-            self.card.page(1, index, &mut bytes).unwrap();
+            self.gpu.page(1, index, &mut bytes).unwrap();
             let wrong: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at] != expected[*at]).collect();
             let (count, first) = (wrong.len(), &wrong[..wrong.len().min(12)]);
             assert!(count == 0, "page {index}: {count} of {} bytes differ, at {first:?}", bytes.len());
@@ -67,8 +67,8 @@ impl Both {
         let mut other = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
         other.upload(1, &self.cpu).unwrap();
         let queries = [case.queries(), case.queries()].concat();
-        self.card.clear(0).unwrap();
-        let outputs = [&mut self.card, &mut other].map(|layer| {
+        self.gpu.clear(0).unwrap();
+        let outputs = [&mut self.gpu, &mut other].map(|layer| {
             let mut output = vec![f32::NAN; queries.len()];
             layer.reserve(case.heads).unwrap();
             layer.attend(&queries, &mut output).unwrap();
@@ -205,12 +205,12 @@ fn pages_of_the_cpus_encoders() {
         let mut both = Both::new(&device, &case);
         [500, 1, 1, 70, 300, 5, 223].into_iter().for_each(|count| both.append_and_compare(count));
         both.attend(&device, &case);
-        // The card's errors of such a page are the CPU's.
+        // The GPU's errors of such a page are the CPU's.
         let mut rows = vec![0.0; 2 * dim * 200];
         rows.iter_mut().step_by(dim).enumerate().for_each(|(n, x)| *x = if n % 128 < 9 { -3e4 } else { 3e4 });
         let mut cpu = both.cpu.clone();
         let expected = cpu.append(&rows, &rows, &mut both.scratch).map_err(gpu::Error::Library);
-        assert_eq!(both.card.append(1, &rows, &rows), expected, "{keys}");
+        assert_eq!(both.gpu.append(1, &rows, &rows), expected, "{keys}");
     }
 }
 
@@ -276,7 +276,7 @@ fn tokens_are_taken_back() {
                 let position = both.cpu.next_position().saturating_sub(random.below(65));
                 let position = position.max(furthest - furthest.min(64));
                 both.cpu.truncate(position).unwrap();
-                both.card.truncate(1, position).unwrap();
+                both.gpu.truncate(1, position).unwrap();
                 both.compared = 0;
                 both.check();
             } else {
@@ -291,7 +291,7 @@ fn tokens_are_taken_back() {
         let next = both.cpu.next_position();
         for position in [next - 150, 4 + 20 * 64, 700, 100, 30, 2] {
             let expected = both.cpu.truncate(position).map_err(gpu::Error::Library);
-            assert_eq!(both.card.truncate(1, position), expected, "{position}");
+            assert_eq!(both.gpu.truncate(1, position), expected, "{position}");
             assert_eq!(expected.is_err(), window.is_some() && position > 4, "{position}");
             both.compared = 0;
             both.check();
@@ -314,19 +314,19 @@ fn uploaded_sequences_go_on() {
             both.cpu.calibrate(&keys, &keys).unwrap();
         }
         both.given = tokens;
-        both.card.upload(1, &both.cpu).unwrap();
+        both.gpu.upload(1, &both.cpu).unwrap();
         both.check();
         both.append_and_compare(1);
         both.append_and_compare(99);
         both.cpu.truncate(tokens + 50).unwrap();
-        both.card.truncate(1, tokens + 50).unwrap();
+        both.gpu.truncate(1, tokens + 50).unwrap();
         both.append_and_compare(400);
         // A fork goes on alone.
-        both.card.fork(1, 0).unwrap();
+        both.gpu.fork(1, 0).unwrap();
         let before = page_bytes(&both.cpu, 1);
-        both.card.append(0, &vec![0.5; 2 * 128 * 200], &vec![0.5; 2 * 128 * 200]).unwrap();
+        both.gpu.append(0, &vec![0.5; 2 * 128 * 200], &vec![0.5; 2 * 128 * 200]).unwrap();
         let mut bytes = vec![0; before.len()];
-        both.card.page(0, 1, &mut bytes).unwrap();
+        both.gpu.page(0, 1, &mut bytes).unwrap();
         assert_eq!(before, bytes);
         both.append_and_compare(100);
         both.attend(&device, &case);
@@ -362,20 +362,20 @@ fn what_append_refuses() {
                 }
                 let mut cpu = both.cpu.clone();
                 let expected = cpu.append(&keys, &values, &mut both.scratch);
-                both.card.fork(1, 0).unwrap();
-                let actual = both.card.append(0, &keys, &values);
+                both.gpu.fork(1, 0).unwrap();
+                let actual = both.gpu.append(0, &keys, &values);
                 refused += usize::from(expected.is_err());
                 let tokens = if expected.is_ok() { 430 } else { 300 };
                 assert_eq!(actual, expected.map_err(gpu::Error::Library), "{size}, {kind}");
-                assert_eq!(both.card.tokens(0).unwrap(), tokens);
+                assert_eq!(both.gpu.tokens(0).unwrap(), tokens);
             }
         }
         assert!((8..44).contains(&refused), "{refused}");
-        let short = both.card.append(1, &[0.0; 65], &[0.0; 65]);
+        let short = both.gpu.append(1, &[0.0; 65], &[0.0; 65]);
         assert!(matches!(short, Err(gpu::Error::Library(Error::Rows { what: "keys", .. }))), "{short:?}");
-        let short = both.card.append(1, &[0.0; 64], &[0.0; 128]);
+        let short = both.gpu.append(1, &[0.0; 64], &[0.0; 128]);
         assert!(matches!(short, Err(gpu::Error::Library(Error::Rows { what: "values", .. }))), "{short:?}");
-        both.card.append(1, &[0.0; 0], &[0.0; 0]).unwrap();
+        both.gpu.append(1, &[0.0; 0], &[0.0; 0]).unwrap();
         both.append_and_compare(400);
         both.attend(&device, &case);
     }
@@ -405,7 +405,7 @@ fn what_append_refuses() {
             };
             let spec: CodecSpec = format!("{codec}{gain}").parse().unwrap();
             let config = four_bits(LayerConfig::new(1, 64, 900)).keys(spec).balance(false);
-            let mut card = gpu::Layer::new(&device, &config, 1, 960).unwrap();
+            let mut gpu = gpu::Layer::new(&device, &config, 1, 960).unwrap();
             let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
             let mut scratch = vec![0.0; config.scratch_len(1)];
             for sign in [-1.0, 1.0] {
@@ -413,7 +413,7 @@ fn what_append_refuses() {
                 rows.iter_mut().step_by(64).for_each(|x| *x = sign * size);
                 let expected = cpu.append(&rows, &rows, &mut scratch);
                 assert_eq!(
-                    card.append(0, &rows, &rows),
+                    gpu.append(0, &rows, &rows),
                     expected.map_err(gpu::Error::Library),
                     "{spec} {size}"
                 );
@@ -426,37 +426,37 @@ fn what_append_refuses() {
         let config = four_bits(LayerConfig::new(1, 64, capacity)).sink_tokens(0).recent_window(0);
         let config = config.sliding_window(window).max_rollback(rollback);
         for count in (1..330).step_by(3) {
-            let mut card = gpu::Layer::new(&device, &config, 1, 704).unwrap();
+            let mut gpu = gpu::Layer::new(&device, &config, 1, 704).unwrap();
             let mut cpu = SharedLayer::on_heap(&config, Backend::detect()).unwrap();
             let (rows, mut scratch) = (vec![0.25; 64 * count], vec![0.0; config.scratch_len(1)]);
             let expected = cpu.append(&rows, &rows, &mut scratch).map_err(gpu::Error::Library);
-            assert_eq!(card.append(0, &rows, &rows), expected, "{capacity} {window} {rollback}: {count}");
+            assert_eq!(gpu.append(0, &rows, &rows), expected, "{capacity} {window} {rollback}: {count}");
         }
     }
 
     // Pages that the kernels do not make are not timed.
     let several = four_bits(LayerConfig::new(1, 64, 1000)).values("trellis:scales=3".parse().unwrap());
-    let mut card = gpu::Layer::new(&device, &several, 1, 640).unwrap();
-    let refused = card.time_append(&[0.5; 64 * 64], &[0.5; 64 * 64], 1);
+    let mut gpu = gpu::Layer::new(&device, &several, 1, 640).unwrap();
+    let refused = gpu.time_append(&[0.5; 64 * 64], &[0.5; 64 * 64], 1);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 
     // More than the capacity, and no room in the pool.
     let config = four_bits(LayerConfig::new(1, 64, 1000));
-    let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
-    let short = card.time_append(&[0.5; 64 * 63], &[0.5; 64 * 63], 1);
+    let mut gpu = gpu::Layer::new(&device, &config, 2, 640).unwrap();
+    let short = gpu.time_append(&[0.5; 64 * 63], &[0.5; 64 * 63], 1);
     assert!(matches!(short, Err(gpu::Error::Unsupported { .. })), "{short:?}");
-    let mut card = gpu::Layer::new(&device, &config, 2, 640).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &config, 2, 640).unwrap();
     let rows = |tokens: usize| vec![0.25; 64 * tokens];
-    let full = card.append(0, &rows(1001), &rows(1001));
+    let full = gpu.append(0, &rows(1001), &rows(1001));
     assert!(
         matches!(full, Err(gpu::Error::Library(Error::Full { capacity: 1000, needed: 1001 }))),
         "{full:?}"
     );
-    card.append(0, &rows(132 + 64 * 6), &rows(132 + 64 * 6)).unwrap();
-    let full = card.append(1, &rows(500), &rows(500));
+    gpu.append(0, &rows(132 + 64 * 6), &rows(132 + 64 * 6)).unwrap();
+    let full = gpu.append(1, &rows(500), &rows(500));
     assert_eq!(full, Err(gpu::Error::Full { needed: 6, free: 3 }));
-    assert_eq!((card.tokens(1).unwrap(), card.tokens(0).unwrap()), (0, 516));
-    card.append(1, &rows(300), &rows(300)).unwrap();
-    assert!(matches!(card.append(2, &rows(1), &rows(1)), Err(gpu::Error::Library(Error::Missing { .. }))));
-    assert!(matches!(card.truncate(2, 0), Err(gpu::Error::Library(Error::Missing { .. }))));
+    assert_eq!((gpu.tokens(1).unwrap(), gpu.tokens(0).unwrap()), (0, 516));
+    gpu.append(1, &rows(300), &rows(300)).unwrap();
+    assert!(matches!(gpu.append(2, &rows(1), &rows(1)), Err(gpu::Error::Library(Error::Missing { .. }))));
+    assert!(matches!(gpu.truncate(2, 0), Err(gpu::Error::Library(Error::Missing { .. }))));
 }

@@ -1,4 +1,4 @@
-//! What is added to logits on a card, against f64 on what the layer decodes to.
+//! What is added to logits on a GPU, against f64 on what the layer decodes to.
 
 use super::{Case, WIDTHS, case, device, each_width, error};
 use octaplex::cache::Center;
@@ -23,10 +23,10 @@ fn biases(rows: usize, positions: usize) -> Vec<f32> {
 }
 
 fn check(device: &gpu::Device, case: &Case, options: &Attend, what: &str) {
-    let (card, cpu) = case.check(device, options);
-    println!("{what}: card {card:.1e}, CPU {cpu:.1e}");
+    let (gpu, cpu) = case.check(device, options);
+    println!("{what}: gpu {gpu:.1e}, CPU {cpu:.1e}");
     let tolerance = TOLERANCES[usize::from(options.queries.is_some() || options.position.is_some())];
-    assert!(card < tolerance, "{what}: {card:e}");
+    assert!(gpu < tolerance, "{what}: {gpu:e}");
 }
 
 #[test]
@@ -95,14 +95,14 @@ fn large_ones_and_nothing() {
         }
     }
     let layer = case.layer();
-    let mut card = case.on_card(&device, &layer);
+    let mut gpu = case.on_gpu(&device, &layer);
     let mut bias = vec![0.0; 4 * 1500];
     bias[1500..3000].fill(f32::NEG_INFINITY);
     for options in [Attend::default(), Attend::default().queries(9)] {
         let options = options.bias(&bias);
         let queries = case.block(options.queries.unwrap_or(1));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend_with(&queries, &options, &mut output).unwrap();
+        gpu.attend_with(&queries, &options, &mut output).unwrap();
         let each = output.len() / 4;
         for (head, output) in output.chunks_exact(each).enumerate() {
             assert_eq!(head == 1, output.iter().all(|x| *x == 0.0), "head {head}");
@@ -120,12 +120,12 @@ fn of_several_sequences() {
         ..case("trellis", "turboquant", 128, (8, 2), tokens)
     });
     let layers = cases.map(|case| case.layer());
-    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
     // Between others one that holds nothing.
     for (number, layer) in [0, 2, 3].into_iter().zip(&layers) {
-        card.upload(number, layer).unwrap();
+        gpu.upload(number, layer).unwrap();
     }
-    card.reserve(8).unwrap();
+    gpu.reserve(8).unwrap();
     for (options, rows) in [
         (Attend::default(), 1),
         (Attend::default(), 8),
@@ -137,9 +137,9 @@ fn of_several_sequences() {
         let asked = [0, 0, 1, 2].map(|number| cases[number].block(count)).concat();
         let own = lengths.map(|tokens| biases(rows, tokens));
         let mut plain = vec![f32::NAN; 4 * each];
-        card.attend_with(&asked, &options, &mut plain).unwrap();
+        gpu.attend_with(&asked, &options, &mut plain).unwrap();
         let (bias, mut output) = (own.concat(), vec![f32::NAN; 4 * each]);
-        card.attend_with(&asked, &options.bias(&bias), &mut output).unwrap();
+        gpu.attend_with(&asked, &options.bias(&bias), &mut output).unwrap();
         assert!(output[each..2 * each].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
         for (number, place) in [0, 2, 3].into_iter().enumerate() {
             let mine = place * each..(place + 1) * each;
@@ -149,7 +149,7 @@ fn of_several_sequences() {
             assert!(wrong < TOLERANCES[usize::from(count > 1)], "{} tokens: {wrong:e}", lengths[number]);
         }
         let mut again = vec![f32::NAN; 4 * each];
-        card.attend_with(&asked, &options, &mut again).unwrap();
+        gpu.attend_with(&asked, &options, &mut again).unwrap();
         assert!(plain == again, "without biases as if there had been none");
     }
 }
@@ -158,20 +158,20 @@ fn of_several_sequences() {
 fn what_is_refused() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 64, (4, 2), 500);
-    let mut card = case.on_card(&device, &case.layer());
+    let mut gpu = case.on_gpu(&device, &case.layer());
     let queries = case.queries();
     let mut output = vec![0.0; queries.len()];
     for options in [Attend::default(), Attend::default().queries(1).position(499)] {
         for len in [1, 499, 501, 1000, 1999, 2001] {
             let bias = vec![0.0; len];
-            let refused = card.attend_with(&queries, &options.bias(&bias), &mut output);
+            let refused = gpu.attend_with(&queries, &options.bias(&bias), &mut output);
             let expected = Error::Length { what: "bias values", expected: 2000, actual: len };
             assert_eq!(refused, Err(gpu::Error::Library(expected)));
         }
         for value in [f32::NAN, f32::INFINITY, 8.6e37] {
             let mut bias = vec![0.0; 2000];
             bias[777] = value;
-            let refused = card.attend_with(&queries, &options.bias(&bias), &mut output);
+            let refused = gpu.attend_with(&queries, &options.bias(&bias), &mut output);
             let layer = case.layer();
             let mut scratch = vec![0.0; case.config.scratch_len(4)];
             let cpus = layer.attend_with(&queries, &options.bias(&bias), &mut output, &mut scratch);
@@ -179,7 +179,7 @@ fn what_is_refused() {
             assert!(refused.is_err());
         }
     }
-    let refused = card.capture(&Attend::default().bias(&[0.0; 500]));
+    let refused = gpu.capture(&Attend::default().bias(&[0.0; 500]));
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
-    card.attend_with(&queries, &Attend::default().bias(&[0.0; 500]), &mut output).unwrap();
+    gpu.attend_with(&queries, &Attend::default().bias(&[0.0; 500]), &mut output).unwrap();
 }

@@ -1,16 +1,16 @@
-//! Blocks of queries on a card against f64 on what the layer decodes to.
+//! Blocks of queries on a GPU against f64 on what the layer decodes to.
 
 use super::{BLOCK_TOLERANCE, CODECS, Case, WIDTHS, case, device, each_width, error, others};
 use octaplex::cache::Center;
 use octaplex::{Attend, LayerConfig, gpu};
 
 fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
-    let (card, cpu) = case.check(device, options);
-    println!("{what}: card {card:.1e}, CPU {cpu:.1e}");
+    let (gpu, cpu) = case.check(device, options);
+    println!("{what}: gpu {gpu:.1e}, CPU {cpu:.1e}");
     // With logits that are larger than by default, here more than twice, as much more.
     let larger =
         options.scale.map_or(1.0, |scale| f64::from(scale.abs()) * (case.config.key_dim as f64).sqrt());
-    assert!(card < BLOCK_TOLERANCE * larger.max(1.0), "{what}: {card:e}");
+    assert!(gpu < BLOCK_TOLERANCE * larger.max(1.0), "{what}: {gpu:e}");
 }
 
 #[test]
@@ -120,9 +120,9 @@ fn large_and_small_rows() {
         let [keys, values] = case.rows().map(|rows| rows.iter().map(|x| x * size).collect::<Vec<_>>());
         layer.append(&keys, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
         let options = Attend::default().queries(30).scale(0.08 / size);
-        let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
+        let (mut gpu, queries) = (case.on_gpu(&device, &layer), case.block(30));
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend_with(&queries, &options, &mut output).unwrap();
+        gpu.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
         // Exact tokens are f16 in the layer: below 6e-5 they have few bits, here as there.
         println!("rows times {size:e}: {wrong:.1e}");
@@ -149,9 +149,9 @@ fn large_constant_channels() {
         let [mut keys_of, values] = case.rows();
         keys_of.iter_mut().enumerate().for_each(|(i, x)| *x += if i % 128 % 17 == 3 { 54.0 } else { 0.0 });
         layer.append(&keys_of, &values, &mut vec![0.0; case.config.scratch_len(4)]).unwrap();
-        let (mut card, queries) = (case.on_card(&device, &layer), case.block(30));
+        let (mut gpu, queries) = (case.on_gpu(&device, &layer), case.block(30));
         let (options, mut output) = (Attend::default().queries(30), vec![f32::NAN; queries.len()]);
-        card.attend_with(&queries, &options, &mut output).unwrap();
+        gpu.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
         println!("{keys}, {center:?}, {tokens} tokens: {wrong:.1e}");
         assert!(wrong < BLOCK_TOLERANCE, "{keys}, {center:?}, {tokens} tokens: {wrong:e}");
@@ -168,9 +168,9 @@ fn parts_and_sequences() {
         ..case("trellis", "turboquant", 64, (2, 1), tokens)
     });
     let layers = cases.map(|case| case.layer());
-    let mut card = gpu::Layer::new(&device, &cases[0].config, 4, 80_000).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &cases[0].config, 4, 80_000).unwrap();
     for (number, layer) in layers.iter().enumerate() {
-        card.upload(number, layer).unwrap();
+        gpu.upload(number, layer).unwrap();
     }
     for options in
         [Attend::default().queries(130), Attend::default().queries(130).window(36_000).keep_sinks(true)]
@@ -178,7 +178,7 @@ fn parts_and_sequences() {
         let width = 2 * 130 * 64;
         let queries: Vec<f32> = (0..4).flat_map(|number| cases[number % 3].block(130)).collect();
         let mut output = vec![f32::NAN; 4 * width];
-        card.attend_with(&queries, &options, &mut output).unwrap();
+        gpu.attend_with(&queries, &options, &mut output).unwrap();
         for (number, (case, layer)) in cases.iter().zip(&layers).enumerate() {
             let mine = number * width..(number + 1) * width;
             let wrong = error(&output[mine.clone()], &case.in_f64(layer, &queries[mine], &options), 64);
@@ -187,7 +187,7 @@ fn parts_and_sequences() {
         }
         assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
         let mut again = vec![f32::NAN; 4 * width];
-        card.attend_with(&queries, &options, &mut again).unwrap();
+        gpu.attend_with(&queries, &options, &mut again).unwrap();
         assert_eq!(output, again, "the same bits at each call");
     }
 }
@@ -207,30 +207,30 @@ fn wide_rows_in_parts() {
 fn what_is_refused() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);
-    let mut card = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();
     let (block, mut output) = (case.block(8), vec![0.0; 8 * 4 * 128]);
     let options = Attend::default().queries(8);
     assert_eq!(
-        card.attend_with(&block, &options, &mut output),
+        gpu.attend_with(&block, &options, &mut output),
         Err(gpu::Error::Library(octaplex::Error::Empty))
     );
-    card.upload(0, &case.layer()).unwrap();
-    assert!(card.attend_with(&block, &Attend::default().queries(0), &mut output).is_err());
-    assert!(card.attend_with(&block[1..], &options, &mut output).is_err());
-    assert!(card.attend_with(&block, &options, &mut output[1..]).is_err());
+    gpu.upload(0, &case.layer()).unwrap();
+    assert!(gpu.attend_with(&block, &Attend::default().queries(0), &mut output).is_err());
+    assert!(gpu.attend_with(&block[1..], &options, &mut output).is_err());
+    assert!(gpu.attend_with(&block, &options, &mut output[1..]).is_err());
     assert!(matches!(
-        card.attend_with(&case.block(501), &Attend::default().queries(501), &mut vec![0.0; 501 * 512]),
+        gpu.attend_with(&case.block(501), &Attend::default().queries(501), &mut vec![0.0; 501 * 512]),
         Err(gpu::Error::Library(octaplex::Error::Length { expected: 500, actual: 501, .. }))
     ));
     let mut bad = block.clone();
     bad[1000] = f32::INFINITY;
-    let refused = card.attend_with(&bad, &options, &mut output);
+    let refused = gpu.attend_with(&bad, &options, &mut output);
     assert_eq!(refused, Err(gpu::Error::Library(octaplex::Error::NonFinite { index: 1000 })));
-    assert!(card.attend_with(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
-    card.attend_with(&block, &options, &mut output).unwrap();
+    assert!(gpu.attend_with(&block, &options.sink_logits(&[0.0; 3]), &mut output).is_err());
+    gpu.attend_with(&block, &options, &mut output).unwrap();
 
     for options in [options.heads(1), options.first_head(1)] {
-        let refused = card.attend_with(&block, &options, &mut output);
+        let refused = gpu.attend_with(&block, &options, &mut output);
         assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
     }
 }

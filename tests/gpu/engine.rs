@@ -51,7 +51,7 @@ pub(super) fn out(word: &mut u64) -> u64 {
     std::ptr::from_mut(word) as u64
 }
 
-/// Memory of the card.
+/// Memory of the GPU.
 pub(super) struct Memory {
     address: u64,
     pub(super) bytes: usize,
@@ -126,7 +126,7 @@ impl Stream {
     }
 
     pub(super) fn callers(&self) -> CallerStream {
-        // SAFETY: made above, or the default one, on the only card that tests use.
+        // SAFETY: made above, or the default one, on the only GPU that tests use.
         unsafe { CallerStream::new(self.0 as usize) }
     }
 
@@ -139,8 +139,8 @@ impl Stream {
         answer(c"cuStreamSynchronize", &[self.0]) == 0
     }
 
-    /// Asks for a while of nothing, then for a kernel that fails: the card is lost then.
-    pub(super) fn lose_card(&self) {
+    /// Asks for a while of nothing, then for a kernel that fails: the GPU is lost then.
+    pub(super) fn lose_gpu(&self) {
         let [mut module, mut function] = [0; 2];
         call(c"cuModuleLoadData", &[out(&mut module), TRAP.as_ptr() as u64]);
         call(c"cuModuleGetFunction", &[out(&mut function), module, c"lost".as_ptr() as u64]);
@@ -214,27 +214,27 @@ pub(super) fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize
     all
 }
 
-/// Appends rows from the card's memory, in one of two orders.
+/// Appends rows from the GPU's memory, in one of two orders.
 pub(super) fn append(
-    card: &mut Layer,
+    gpu: &mut Layer,
     sides: &[Vec<f32>; 2],
     count: usize,
     float: Float,
     stream: &Stream,
 ) -> Result<(), Error> {
-    let config = *card.config();
+    let config = *gpu.config();
     let (heads, dim) = (config.kv_heads, config.key_dim);
     if count.is_multiple_of(2) {
         let memory = Memory::of(&by_token(sides, &config, count), float);
         let (keys, values) = (memory.slice(0, float), memory.slice(heads * dim, float));
         let rows =
             DeviceRows { keys, values, tokens: count, token_stride: 2 * heads * dim, head_stride: dim };
-        return card.append_on(0, &rows, stream.callers());
+        return gpu.append_on(0, &rows, stream.callers());
     }
     let [keys, values] = [&sides[0], &sides[1]].map(|side| Memory::of(side, float));
     let [k, v] = [keys.slice(0, float), values.slice(0, float)];
     let rows = DeviceRows { keys: k, values: v, tokens: count, token_stride: dim, head_stride: count * dim };
-    card.append_on(0, &rows, stream.callers())
+    gpu.append_on(0, &rows, stream.callers())
 }
 
 fn append_on_cpu(cpu: &mut SharedLayer, sides: &[Vec<f32>; 2], float: Float, heads: usize) {
@@ -249,32 +249,32 @@ fn append_on_cpu(cpu: &mut SharedLayer, sides: &[Vec<f32>; 2], float: Float, hea
     cpu.append(tensors[0], tensors[1], &mut scratch).unwrap();
 }
 
-fn compare(card: &mut Layer, cpu: &SharedLayer) {
+fn compare(gpu: &mut Layer, cpu: &SharedLayer) {
     let pages = cpu.stats().paged_tokens / cpu.config().page;
-    assert_eq!((card.pages(0).unwrap(), card.tokens(0).unwrap()), (pages, cpu.stats().tokens));
+    assert_eq!((gpu.pages(0).unwrap(), gpu.tokens(0).unwrap()), (pages, cpu.stats().tokens));
     for index in 0..pages {
         let expected = page_bytes(cpu, index);
         let mut bytes = vec![0xaa; expected.len()];
-        card.page(0, index, &mut bytes).unwrap();
+        gpu.page(0, index, &mut bytes).unwrap();
         assert!(bytes == expected, "page {index}");
     }
 }
 
-/// The host's entry on queries and output as this type has them, against the card's.
-pub(super) fn attend(card: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
+/// The host's entry on queries and output as this type has them, against the GPU's.
+pub(super) fn attend(gpu: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
     let queries = rounded(&case.block(options.queries.unwrap_or(1)), float);
     let mut expected = vec![f32::NAN; queries.len()];
-    card.attend_with(&queries, options, &mut expected).unwrap();
+    gpu.attend_with(&queries, options, &mut expected).unwrap();
     let (asked, output) = (Memory::of(&queries, float), Memory::new(queries.len() * float.bytes()));
-    card.attend_on(asked.slice(0, float), options, output.slice(0, float), stream.callers()).unwrap();
+    gpu.attend_on(asked.slice(0, float), options, output.slice(0, float), stream.callers()).unwrap();
     stream.wait();
     assert!(output.read() == bytes_of(&expected, float), "{float:?}, {options:?}");
 }
 
 /// A token of two heads of 128.
-fn append_rows(card: &mut Layer, slice: DeviceSlice, stream: &Stream) -> Result<(), Error> {
+fn append_rows(gpu: &mut Layer, slice: DeviceSlice, stream: &Stream) -> Result<(), Error> {
     let rows = DeviceRows { keys: slice, values: slice, tokens: 1, token_stride: 256, head_stride: 128 };
-    card.append_on(0, &rows, stream.callers())
+    gpu.append_on(0, &rows, stream.callers())
 }
 
 #[test]
@@ -287,36 +287,36 @@ fn tokens_queries_and_outputs_of_an_engine() {
             let stream = if number == 1 { Stream(0) } else { Stream::new() };
             let mut case = case("turboquant:bits=3", codec, dim, (6, 2), 900);
             case.config = case.config.page([64, 128, 64][number]);
-            let mut card = Layer::new(&device, &case.config, 1, 900).unwrap();
+            let mut gpu = Layer::new(&device, &case.config, 1, 900).unwrap();
             let mut cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
-            card.reserve(6).unwrap();
+            gpu.reserve(6).unwrap();
             let mut given = 0;
             for count in [1, 2, 3, 300, 1, 63, 64, 1, 200] {
                 let sides = case.rows().map(|side| piece(&side, &case.config, 900, given, count));
-                append(&mut card, &sides, count, float, &stream).unwrap();
+                append(&mut gpu, &sides, count, float, &stream).unwrap();
                 append_on_cpu(&mut cpu, &sides, float, 6);
                 given += count;
                 if count == 63 {
-                    card.truncate(0, given - 30).unwrap();
+                    gpu.truncate(0, given - 30).unwrap();
                     cpu.truncate(given - 30).unwrap();
                 }
-                compare(&mut card, &cpu);
-                attend(&mut card, &case, &Attend::default(), float, &stream);
+                compare(&mut gpu, &cpu);
+                attend(&mut gpu, &case, &Attend::default(), float, &stream);
             }
-            attend(&mut card, &case, &Attend::default().soft_cap(4.0).window(150), float, &stream);
-            attend(&mut card, &case, &Attend::default().sink_logits(&[0.5; 6]), float, &stream);
+            attend(&mut gpu, &case, &Attend::default().soft_cap(4.0).window(150), float, &stream);
+            attend(&mut gpu, &case, &Attend::default().sink_logits(&[0.5; 6]), float, &stream);
             let bias: Vec<f32> = (0..6 * 605).map(|at| (at % 23) as f32 / 9.0 - 1.0).collect();
-            attend(&mut card, &case, &Attend::default().bias(&bias), float, &stream);
-            attend(&mut card, &case, &Attend::default().bias(&bias[..605]), float, &stream);
+            attend(&mut gpu, &case, &Attend::default().bias(&bias), float, &stream);
+            attend(&mut gpu, &case, &Attend::default().bias(&bias[..605]), float, &stream);
             if dim <= 128 {
-                attend(&mut card, &case, &Attend::default().queries(9), float, &stream);
+                attend(&mut gpu, &case, &Attend::default().queries(9), float, &stream);
             }
             // As a layer that was uploaded as a whole.
             let mut other = Layer::new(&device, &case.config, 1, 900).unwrap();
             other.upload(0, &cpu).unwrap();
             other.reserve(6).unwrap();
             let mut outputs = [vec![0.0; 6 * dim], vec![1.0; 6 * dim]];
-            for (layer, output) in [card, other].iter_mut().zip(&mut outputs) {
+            for (layer, output) in [gpu, other].iter_mut().zip(&mut outputs) {
                 layer.attend(&case.queries(), output).unwrap();
             }
             assert_eq!(outputs[0], outputs[1]);
@@ -329,30 +329,30 @@ fn tokens_queries_and_outputs_of_an_engine() {
 fn an_engines_graph() {
     let Some(device) = device() else { return };
     let case = case("trellis", "turboquant", 128, (8, 2), 700);
-    let mut card = Layer::new(&device, &case.config, 1, 700).unwrap();
-    card.reserve(8).unwrap();
+    let mut gpu = Layer::new(&device, &case.config, 1, 700).unwrap();
+    gpu.reserve(8).unwrap();
     let sides = case.rows().map(|side| piece(&side, &case.config, 700, 0, 500));
     let (stream, float) = (Stream::new(), Float::Bf16);
-    append(&mut card, &sides, 500, float, &stream).unwrap();
+    append(&mut gpu, &sides, 500, float, &stream).unwrap();
     let bytes = 8 * 128 * 2;
     let [source, queries, output, sink] = [(); 4].map(|()| Memory::new(bytes));
     let [mut graph, mut executable] = [0; 2];
     call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
     stream.copy(&queries, &source);
     let (asked, answer) = (queries.slice(0, float), output.slice(0, float));
-    let done = card.attend_on(asked, &Attend::default(), answer, stream.callers());
+    let done = gpu.attend_on(asked, &Attend::default(), answer, stream.callers());
     // What would break the capture is refused, and it goes on.
     let refused = [
-        card.attend_on(asked, &Attend::default().queries(2), answer, stream.callers()),
-        card.attend_on(asked, &Attend::default().sink_logits(&[0.0; 8]), answer, stream.callers()),
-        append_rows(&mut card, asked, &stream),
+        gpu.attend_on(asked, &Attend::default().queries(2), answer, stream.callers()),
+        gpu.attend_on(asked, &Attend::default().sink_logits(&[0.0; 8]), answer, stream.callers()),
+        append_rows(&mut gpu, asked, &stream),
     ];
     stream.copy(&sink, &output);
     call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
     done.unwrap();
     assert!(refused.iter().all(|refused| matches!(refused, Err(Error::Unsupported { .. }))), "{refused:?}");
     call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
-    // A token of both heads, from the card.
+    // A token of both heads, from the GPU.
     let mut other = Layer::new(&device, &case.config, 1, 700).unwrap();
     let memory = Memory::of(&sides[0][..4 * 128], float);
     let rows = DeviceRows {
@@ -369,14 +369,14 @@ fn an_engines_graph() {
     for round in 0..4 {
         let count = 17 + round;
         let sides = case.rows().map(|side| piece(&side, &case.config, 700, 500 + round * 30, count));
-        append(&mut card, &sides, count, float, &stream).unwrap();
+        append(&mut gpu, &sides, count, float, &stream).unwrap();
         let values: Vec<f32> = case.queries().iter().map(|x| x * (1.0 + round as f32)).collect();
         let values = rounded(&values, float);
         source.write(&bytes_of(&values, float));
         call(c"cuGraphLaunch", &[executable, stream.0]);
         stream.wait();
         let mut expected = vec![f32::NAN; values.len()];
-        card.attend(&values, &mut expected).unwrap();
+        gpu.attend(&values, &mut expected).unwrap();
         assert!(sink.read() == bytes_of(&expected, float), "round {round}");
     }
     call(c"cuGraphExecDestroy", &[executable]);
@@ -391,9 +391,9 @@ fn calls_keep_their_place_in_a_stream() {
     for default in [false, true] {
         device.synchronize().unwrap();
         let stream = if default { Stream(0) } else { Stream::new() };
-        let mut card = Layer::new(&device, &case.config, 1, 700).unwrap();
+        let mut gpu = Layer::new(&device, &case.config, 1, 700).unwrap();
         let mut cpu = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
-        card.reserve(4).unwrap();
+        gpu.reserve(4).unwrap();
         let values = rounded(&case.queries(), float);
         let mut given = 0;
         for (count, options) in [
@@ -419,22 +419,22 @@ fn calls_keep_their_place_in_a_stream() {
             let (keys, value) = (rows.slice(0, float), rows.slice(256, float));
             let rows_of =
                 DeviceRows { keys, values: value, tokens: count, token_stride: 512, head_stride: 128 };
-            card.append_on(0, &rows_of, stream.callers()).unwrap();
+            gpu.append_on(0, &rows_of, stream.callers()).unwrap();
             stream.spoil(&rows);
             stream.nap();
             stream.copy(&asked, &queries);
             let [of_asked, of_output] = [&asked, &output].map(|memory| memory.slice(0, float));
-            card.attend_on(of_asked, &options, of_output, stream.callers()).unwrap();
+            gpu.attend_on(of_asked, &options, of_output, stream.callers()).unwrap();
             stream.copy(&answer, &output);
             stream.spoil(&asked);
             stream.spoil(&output);
             // What the layer is asked next comes after the step, which does not see it.
             let more = case.rows().map(|side| piece(&side, &case.config, 700, given + count, 70));
-            card.append(0, &more[0], &more[1]).unwrap();
+            gpu.append(0, &more[0], &more[1]).unwrap();
             append_on_cpu(&mut cpu, &more, Float::F32, 4);
             stream.wait();
             assert!(answer.read() == bytes_of(&expected, float), "{count} tokens, {options:?}");
-            compare(&mut card, &cpu);
+            compare(&mut gpu, &cpu);
             given += count + 70;
         }
     }
@@ -444,11 +444,11 @@ fn calls_keep_their_place_in_a_stream() {
 fn what_an_engine_is_refused() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 64, (2, 1), 400);
-    let mut card = Layer::new(&device, &case.config, 2, 400).unwrap();
-    card.reserve(2).unwrap();
+    let mut gpu = Layer::new(&device, &case.config, 2, 400).unwrap();
+    gpu.reserve(2).unwrap();
     let stream = Stream::new();
     let first = case.rows().map(|side| side[..100 * 64].to_vec());
-    append(&mut card, &first, 100, Float::F32, &stream).unwrap();
+    append(&mut gpu, &first, 100, Float::F32, &stream).unwrap();
     // The host's errors, and its bytes: long rows go its way.
     let (mut refused, mut cpu) = (0, SharedLayer::on_heap(&case.config, Backend::detect()).unwrap());
     append_on_cpu(&mut cpu, &first, Float::F32, 2);
@@ -478,20 +478,20 @@ fn what_an_engine_is_refused() {
         head_stride: 64,
     };
     for (tokens, stride) in [(10, 64), (2, 1 << 40), (usize::MAX, 64), (3, usize::MAX / 2)] {
-        let short = card.append_on(0, &rows(tokens, stride), stream.callers());
+        let short = gpu.append_on(0, &rows(tokens, stride), stream.callers());
         assert!(matches!(short, Err(Error::Library(octaplex::Error::Length { .. }))), "{short:?}");
     }
     let odd = DeviceRows { keys: memory.at_byte(2, Float::F32), ..rows(1, 64) };
-    assert!(matches!(card.append_on(0, &odd, stream.callers()), Err(Error::Unsupported { .. })));
+    assert!(matches!(gpu.append_on(0, &odd, stream.callers()), Err(Error::Unsupported { .. })));
     let many = DeviceRows { tokens: 1 << 31, token_stride: 0, ..rows(1, 64) };
-    assert!(matches!(card.append_on(0, &many, stream.callers()), Err(Error::Unsupported { .. })));
+    assert!(matches!(gpu.append_on(0, &many, stream.callers()), Err(Error::Unsupported { .. })));
     let two = DeviceRows { values: memory.slice(64, Float::F16), ..rows(1, 64) };
-    assert!(matches!(card.append_on(0, &two, stream.callers()), Err(Error::Unsupported { .. })));
-    assert!(card.append_on(7, &rows(1, 64), stream.callers()).is_err());
-    card.append_on(0, &rows(0, 64), stream.callers()).unwrap();
+    assert!(matches!(gpu.append_on(0, &two, stream.callers()), Err(Error::Unsupported { .. })));
+    assert!(gpu.append_on(7, &rows(1, 64), stream.callers()).is_err());
+    gpu.append_on(0, &rows(0, 64), stream.callers()).unwrap();
     for (queries, output) in
         [(slice(0), slice(1)), (slice(64 * 7), slice(64 * 8)), (slice(64 * 6 + 1), slice(64 * 6 + 1))]
     {
-        assert!(card.attend_on(queries, &Attend::default(), output, stream.callers()).is_err());
+        assert!(gpu.attend_on(queries, &Attend::default(), output, stream.callers()).is_err());
     }
 }

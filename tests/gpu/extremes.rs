@@ -10,7 +10,7 @@ fn tiny_queries() {
     for (keys, dim) in [("turboquant", 128), ("trellis", 80), ("tq3_0", 96), ("hqmq", 64)] {
         let case = case(keys, "turboquant", dim, (16, 2), 1000);
         let layer = case.layer();
-        let mut card = case.on_card(&device, &layer);
+        let mut gpu = case.on_gpu(&device, &layer);
         let sizes = [1.0_f32, 1e-29, 1e-31, 1e-35, 1e-37, 1e-38, 1e-41, 1e-45];
         let most = f32::from_bits((1_099_511_627_776.0_f32).to_bits() - 1);
         for scale in [0.1_f32, 1e12, most] {
@@ -22,7 +22,7 @@ fn tiny_queries() {
             }
             let options = Attend::default().scale(scale);
             let mut output = vec![f32::NAN; queries.len()];
-            card.attend_with(&queries, &options, &mut output).unwrap();
+            gpu.attend_with(&queries, &options, &mut output).unwrap();
             let exact = case.in_f64(&layer, &queries, &options);
             let wrong = error(&output, &exact, dim);
             println!("{keys}, scale {scale:e}: {wrong:.1e}");
@@ -31,7 +31,7 @@ fn tiny_queries() {
         let queries = case.queries();
         for scale in [1_099_511_627_776.0, 1e36] {
             let refused =
-                card.attend_with(&queries, &Attend::default().scale(scale), &mut vec![0.0; queries.len()]);
+                gpu.attend_with(&queries, &Attend::default().scale(scale), &mut vec![0.0; queries.len()]);
             assert!(matches!(refused, Err(gpu::Error::Library(_))), "{refused:?}");
         }
     }

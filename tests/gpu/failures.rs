@@ -1,4 +1,4 @@
-//! What cards refuse, and a card that is lost in mid-step. Each in a process of its own, which a test makes of itself: a lost card
+//! What GPUs refuse, and a GPU that is lost in mid-step. Each in a process of its own, which a test makes of itself: a lost GPU
 //! stays lost as long as the process lives.
 
 use super::engine::{Memory, Stream};
@@ -51,7 +51,7 @@ fn is_on_cpu(device: &gpu::Device) -> bool {
     device.architecture().contains("on-cpu")
 }
 
-/// On a card of 64 KB a block of threads, as AMD's are, a layer whose steps need more is refused when it is made, or when their kernels
+/// On a GPU of 64 KB a block of threads, as AMD's are, a layer whose steps need more is refused when it is made, or when their kernels
 /// are; blocks of queries fit where pages do.
 #[test]
 fn kernels_that_need_more_shared_memory_than_there_is() {
@@ -79,16 +79,16 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
     for dim in [128, 192, 256] {
         let case = case("turboquant:bits=2", "turboquant:bits=2", dim, (2, 1), 300);
         let (layer, queries, options) = (case.layer(), case.block(3), Attend::default().queries(3));
-        let mut card = Layer::new(&device, &case.config, 1, 300).unwrap();
+        let mut gpu = Layer::new(&device, &case.config, 1, 300).unwrap();
         // What kernels have of their own counts as well, which only they say.
-        let brought = card.upload(0, &layer);
+        let brought = gpu.upload(0, &layer);
         if dim == 256 && matches!(brought, Err(gpu::Error::Card(Failure::SharedMemory { .. }))) {
             println!("a width of 256 is refused");
             break;
         }
         brought.unwrap();
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend_with(&queries, &options, &mut output).unwrap();
+        gpu.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), dim);
         assert!(wrong < BLOCK_TOLERANCE, "{dim}: {wrong:e}");
     }
@@ -99,13 +99,13 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
 struct Asked {
     device: gpu::Device,
     case: Case,
-    card: Layer,
+    gpu: Layer,
     step: Step,
     cpu: SharedLayer,
     snapshot: Vec<u8>,
     page: Vec<u8>,
     stream: Stream,
-    /// The engine's, which a lost card's driver refuses to free.
+    /// The engine's, which a lost GPU's driver refuses to free.
     rows: ManuallyDrop<Memory>,
     queries: ManuallyDrop<Memory>,
     output: ManuallyDrop<Memory>,
@@ -124,17 +124,17 @@ impl Asked {
         let mut case = case("turboquant", "turboquant:bits=3", DIM, (HEADS, 2), TOKENS);
         case.config.capacity = 2 * TOKENS;
         let cpu = case.layer();
-        let mut card = Layer::new(&device, &case.config, 2, 2 * TOKENS + 256)?;
-        card.upload(0, &cpu)?;
-        card.reserve(HEADS)?;
-        let step = card.capture(&Attend::default())?;
+        let mut gpu = Layer::new(&device, &case.config, 2, 2 * TOKENS + 256)?;
+        gpu.upload(0, &cpu)?;
+        gpu.reserve(HEADS)?;
+        let step = gpu.capture(&Attend::default())?;
         let (mut snapshot, mut page) = (Vec::new(), 0);
         cpu.save(&mut |piece| snapshot.extend_from_slice(piece));
         case.config.page_layout(|part, _| page += part);
         Ok(Self {
             device,
             case,
-            card,
+            gpu,
             step,
             cpu,
             snapshot,
@@ -149,27 +149,27 @@ impl Asked {
     fn attend(&mut self, options: &Attend) -> Result<(), gpu::Error> {
         let count = HEADS * options.queries.unwrap_or(1) * DIM;
         let mut output = vec![0.0; 2 * count];
-        self.card.attend_with(&vec![0.25; 2 * count], options, &mut output)
+        self.gpu.attend_with(&vec![0.25; 2 * count], options, &mut output)
     }
 
     fn attend_on(&mut self) -> Result<(), gpu::Error> {
         let [queries, output] = [&self.queries, &self.output].map(|memory| memory.slice(0, Float::F32));
-        self.card.attend_on(queries, &Attend::default(), output, self.stream.callers())
+        self.gpu.attend_on(queries, &Attend::default(), output, self.stream.callers())
     }
 
     fn append_on(&mut self) -> Result<(), gpu::Error> {
         let slice = self.rows.slice(0, Float::F32);
         let rows =
             DeviceRows { keys: slice, values: slice, tokens: 70, token_stride: DIM, head_stride: 70 * DIM };
-        self.card.append_on(0, &rows, self.stream.callers())
+        self.gpu.append_on(0, &rows, self.stream.callers())
     }
 
     fn append(&mut self, tokens: usize) -> Result<(), gpu::Error> {
         let rows = vec![0.25; 2 * tokens * DIM];
-        self.card.append(0, &rows, &rows)
+        self.gpu.append(0, &rows, &rows)
     }
 
-    /// Everything that the card has a part in, in an order in which all of it may be asked for again and again.
+    /// Everything that the GPU has a part in, in an order in which all of it may be asked for again and again.
     fn everything(&mut self) -> Results {
         let bias = vec![0.5; TOKENS];
         let one = Attend::default();
@@ -189,71 +189,71 @@ impl Asked {
         add("sinks", self.attend(&one.sink_logits(&[0.5; HEADS])));
         add("a bias", self.attend(&one.bias(&bias)));
         add("a block", self.attend(&one.queries(3).position(600)));
-        add("a block, timed", self.card.time_block(&few, &one.position(600), 2).map(drop));
-        add("launch", self.card.launch(&self.step, &few, &mut output));
-        add("time", self.card.time(&self.step, 2).map(drop));
-        add("capture", self.card.capture(&one).map(drop));
+        add("a block, timed", self.gpu.time_block(&few, &one.position(600), 2).map(drop));
+        add("launch", self.gpu.launch(&self.step, &few, &mut output));
+        add("time", self.gpu.time(&self.step, 2).map(drop));
+        add("capture", self.gpu.capture(&one).map(drop));
         add("attend_on", self.attend_on());
         add("synchronize", self.device.synchronize().map_err(gpu::Error::Card));
         add("append_on", self.append_on());
         add("append a token", self.append(1));
         add("append a page", self.append(100));
-        add("time_append", self.card.time_append(&rows, &rows, 2).map(drop));
-        add("page", self.card.page(0, 1, &mut self.page));
-        add("save", self.card.save(0, &mut |_| {}));
-        add("download", self.card.download(0).map(drop));
-        add("fork", self.card.fork(0, 1));
-        add("truncate", self.card.truncate(0, TOKENS - 10));
-        add("evict", self.card.evict(0, 100..400).map(drop));
-        add("clear", self.card.clear(1));
-        add("load", self.card.load(0, &self.snapshot));
-        add("upload", self.card.upload(0, &self.cpu));
-        add("reserve more", self.card.reserve(2 * HEADS));
-        add("reserve as before", self.card.reserve(HEADS));
-        add("capture again", self.card.capture(&one).map(|step| self.step = step));
+        add("time_append", self.gpu.time_append(&rows, &rows, 2).map(drop));
+        add("page", self.gpu.page(0, 1, &mut self.page));
+        add("save", self.gpu.save(0, &mut |_| {}));
+        add("download", self.gpu.download(0).map(drop));
+        add("fork", self.gpu.fork(0, 1));
+        add("truncate", self.gpu.truncate(0, TOKENS - 10));
+        add("evict", self.gpu.evict(0, 100..400).map(drop));
+        add("clear", self.gpu.clear(1));
+        add("load", self.gpu.load(0, &self.snapshot));
+        add("upload", self.gpu.upload(0, &self.cpu));
+        add("reserve more", self.gpu.reserve(2 * HEADS));
+        add("reserve as before", self.gpu.reserve(HEADS));
+        add("capture again", self.gpu.capture(&one).map(|step| self.step = step));
         add("a layer", Layer::new(&self.device, &self.case.config, 1, 300).map(drop));
         results
     }
 }
 
-/// The first call that a lost card refuses, if any; every one behind it is refused as well.
+/// The first call that a lost GPU refuses, if any; every one behind it is refused as well.
 fn first_refused(results: &Results) -> Option<&'static str> {
-    let is_card = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Card(_)));
+    let is_gpu = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Card(_)));
     let first = results.iter().position(|(_, result)| result.is_err())?;
     for (name, result) in &results[first..] {
         // What is so already is not asked for; and the layer may have been lost with other tokens than at first.
         let is_nothing = ["reserve as before", "truncate", "evict"].contains(name) && result.is_ok()
             || *name == "a bias" && matches!(result, Err(gpu::Error::Library(Error::Length { .. })));
-        assert!(is_card(result) || is_nothing, "{name}, after {}: {result:?}", results[first].0);
+        assert!(is_gpu(result) || is_nothing, "{name}, after {}: {result:?}", results[first].0);
     }
     Some(results[first].0)
 }
 
 /// A kernel of an engine's fails while a step waits for it: whatever is asked next is an error, and what is there can be dropped.
 #[test]
-fn a_card_lost_in_mid_step() {
+fn a_gpu_lost_in_mid_step() {
     let Some(device) = device() else { return };
     if device.maker() == Maker::Amd {
         return println!("skipped: this needs a kernel in NVIDIA's text");
     }
     if !is_alone() {
-        let said = alone("a_card_lost_in_mid_step", (ALONE, "1"));
+        let said = alone("a_gpu_lost_in_mid_step", (ALONE, "1"));
         assert!(said.contains("lost, and dropped"), "{said}");
         return;
     }
     let mut asked = Asked::new().unwrap();
     assert_eq!(first_refused(&asked.everything()), None);
-    asked.stream.lose_card();
+    asked.stream.lose_gpu();
     let step = asked.attend_on();
     assert!(matches!(step, Ok(()) | Err(gpu::Error::Card(_))), "{step:?}");
     // Its memory is there, and then it cannot be filled: what was reserved stays.
-    let more = asked.card.reserve(2 * HEADS);
+    let more = asked.gpu.reserve(2 * HEADS);
     assert!(matches!(more, Err(gpu::Error::Card(_))), "{more:?}");
     assert!(!asked.stream.is_well());
     for _ in 0..2 {
         assert_eq!(first_refused(&asked.everything()), Some("attend"));
     }
-    assert_eq!((asked.card.tokens(0), asked.card.tokens(1)), (Ok(TOKENS), Ok(0)));
+    assert_eq!((asked.gpu.tokens(0), asked.gpu.tokens(1)), (Ok(TOKENS), Ok(0)));
     match gpu::Device::new(0).map(|device| Layer::new(&device, &asked.case.config, 1, 300)) {
         Err(failure) => println!("another device: {failure}"),
         Ok(Err(gpu::Error::Card(failure))) => println!("another layer: {failure}"),
@@ -263,17 +263,17 @@ fn a_card_lost_in_mid_step() {
     println!("lost, and dropped");
 }
 
-/// A card on the CPU is lost at any of the launches: as above.
+/// A GPU on the CPU is lost at any of the launches: as above.
 #[test]
-fn a_card_lost_at_some_launch() {
+fn a_gpu_lost_at_some_launch() {
     let Some(device) = device() else { return };
     if !is_on_cpu(&device) {
-        return println!("skipped: this needs a card that says when it is lost");
+        return println!("skipped: this needs a GPU that says when it is lost");
     }
     if !is_alone() {
         // Some apart, until it is lost behind the last.
         for launch in (1..).step_by(7) {
-            let said = alone("a_card_lost_at_some_launch", (LOST, &launch.to_string()));
+            let said = alone("a_gpu_lost_at_some_launch", (LOST, &launch.to_string()));
             let last = said.lines().rfind(|line| line.starts_with("lost")).unwrap();
             println!("launch {launch}: {last}");
             if last == "lost nowhere" {

@@ -1,4 +1,4 @@
-//! Integers whose groups have scales, and zeros, of their own: on a card as on the CPU.
+//! Integers whose groups have scales, and zeros, of their own: on a GPU as on the CPU.
 
 use super::append::{Both, without_direction};
 use super::vectors::Random;
@@ -53,7 +53,7 @@ fn appended_pages_are_the_cpus() {
 /// Keys and values of a width.
 type Pairs = fn(usize) -> Vec<(String, String)>;
 
-/// Pages to the card and back.
+/// Pages to the GPU and back.
 pub(super) fn check_pages(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
@@ -62,11 +62,11 @@ pub(super) fn check_pages(pairs: Pairs) {
             let page = [64, 128, 256][number % 3];
             case.config = case.config.page(page).center([Center::Page, Center::Prefix][number % 2]);
             let layer = case.layer();
-            let mut card = case.on_card(&device, &layer);
-            for index in 0..card.pages(0).unwrap() {
+            let mut gpu = case.on_gpu(&device, &layer);
+            for index in 0..gpu.pages(0).unwrap() {
                 let expected = page_bytes(&layer, index);
                 let mut bytes = vec![0xaa; expected.len()];
-                card.page(0, index, &mut bytes).unwrap();
+                gpu.page(0, index, &mut bytes).unwrap();
                 assert!(bytes == expected, "{keys}, {values}, width {dim}, pages of {page}: page {index}");
             }
         }
@@ -84,10 +84,10 @@ pub(super) fn check_attention(pairs: Pairs) {
             for (options, tolerance) in
                 [(Attend::default(), TOLERANCE), (Attend::default().queries(40), BLOCK_TOLERANCE)]
             {
-                let (card, cpu) = case.check(&device, &options);
+                let (gpu, cpu) = case.check(&device, &options);
                 let queries = options.queries.unwrap_or(1);
-                println!("{keys}, {values}, width {dim}, {queries} queries: card {card:.1e}, CPU {cpu:.1e}");
-                assert!(card < tolerance, "{keys}, {values}, width {dim}, {queries} queries: {card:e}");
+                println!("{keys}, {values}, width {dim}, {queries} queries: gpu {gpu:.1e}, CPU {cpu:.1e}");
+                assert!(gpu < tolerance, "{keys}, {values}, width {dim}, {queries} queries: {gpu:e}");
             }
         }
     });
@@ -102,8 +102,8 @@ fn lengths_heads_and_options() {
         let heads = [(1, 1), (8, 1), (20, 2), (9, 3), (24, 24)][number % 5];
         let mut case = case(keys, values, [64, 128][number % 2], heads, tokens);
         case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
-        let (card, _) = case.check(&device, &Attend::default());
-        assert!(card < TOLERANCE, "{tokens} tokens, heads {heads:?}: {card:e}");
+        let (gpu, _) = case.check(&device, &Attend::default());
+        assert!(gpu < TOLERANCE, "{tokens} tokens, heads {heads:?}: {gpu:e}");
     }
     let case = case(keys, values, 128, (12, 2), 1500);
     let (bias, logits) = ((0..1500).map(|at| (at % 29) as f32 * 0.05).collect::<Vec<_>>(), [0.5; 12]);
@@ -112,13 +112,13 @@ fn lengths_heads_and_options() {
         Attend::default().bias(&bias),
     ] {
         for (options, tolerance) in [(options, TOLERANCE), (options.queries(50), BLOCK_TOLERANCE)] {
-            let (card, _) = case.check(&device, &options);
-            assert!(card < tolerance, "{options:?}: {card:e}");
+            let (gpu, _) = case.check(&device, &options);
+            assert!(gpu < tolerance, "{options:?}: {gpu:e}");
         }
     }
 }
 
-/// Pages that the card encodes.
+/// Pages that the GPU encodes.
 pub(super) fn check_appended(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
@@ -178,6 +178,6 @@ pub(super) fn check_without_a_direction(specs: &[(&str, &str, Center)]) {
         rows.iter_mut().step_by(64).enumerate().for_each(|(n, x)| *x = if n % 128 < 9 { -3e4 } else { 3e4 });
         let mut cpu = both.cpu.clone();
         let expected = cpu.append(&rows, &rows, &mut both.scratch).map_err(gpu::Error::Library);
-        assert_eq!(both.card.append(1, &rows, &rows), expected, "{keys}");
+        assert_eq!(both.gpu.append(1, &rows, &rows), expected, "{keys}");
     }
 }

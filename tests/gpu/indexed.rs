@@ -24,11 +24,11 @@ fn pairs() -> Vec<(String, String)> {
 /// Pages, a step, a block of queries of one case.
 fn check(device: &gpu::Device, case: &Case, what: &str) {
     let layer = case.layer();
-    let mut card = case.on_card(device, &layer);
-    for index in 0..card.pages(0).unwrap() {
+    let mut gpu = case.on_gpu(device, &layer);
+    for index in 0..gpu.pages(0).unwrap() {
         let expected = page_bytes(&layer, index);
         let mut bytes = vec![0xaa; expected.len()];
-        card.page(0, index, &mut bytes).unwrap();
+        gpu.page(0, index, &mut bytes).unwrap();
         assert!(bytes == expected, "{what}: page {index}");
     }
     let (step, cpu) = case.check(device, &Attend::default());
@@ -92,14 +92,14 @@ fn digits_of_no_code_are_refused() {
     {
         let case = case(codec, codec, dim, (2, 1), 500);
         let layer = case.layer();
-        let mut card = gpu::Layer::new(&device, &case.config, 1, 2 * case.config.capacity).unwrap();
-        card.upload(0, &layer).unwrap();
+        let mut gpu = gpu::Layer::new(&device, &case.config, 1, 2 * case.config.capacity).unwrap();
+        gpu.upload(0, &layer).unwrap();
         let mut before = Vec::new();
-        card.save(0, &mut |piece| before.extend_from_slice(piece)).unwrap();
+        gpu.save(0, &mut |piece| before.extend_from_slice(piece)).unwrap();
         // The last page's keys, behind its position, are rows of planes: the first group of digits, the last of a row, one of the last row.
         let (row, raw) =
             (case.config.keys.block_bytes(dim) - 2, if codec.ends_with("10") { dim / 8 } else { 0 });
-        let (end, pages) = (before.len() - 4, card.pages(0).unwrap());
+        let (end, pages) = (before.len() - 4, gpu.pages(0).unwrap());
         let page = end - page_bytes(&layer, 0).len();
         let corrupt = Err(gpu::Error::Library(Error::Corrupt { block: (pages - 1) * case.config.page }));
         for at in [raw, row - 1, 63 * row + raw] {
@@ -109,10 +109,10 @@ fn digits_of_no_code_are_refused() {
             bytes[end..].copy_from_slice(&checksum.to_le_bytes());
             let mut damaged = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
             damaged.load(&bytes).unwrap();
-            assert_eq!(card.upload(0, &damaged), corrupt, "{codec}, byte {at}");
-            assert_eq!(card.load(0, &bytes), corrupt, "{codec}, byte {at}");
+            assert_eq!(gpu.upload(0, &damaged), corrupt, "{codec}, byte {at}");
+            assert_eq!(gpu.load(0, &bytes), corrupt, "{codec}, byte {at}");
             let mut after = Vec::new();
-            card.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
+            gpu.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
             assert!(before == after, "{codec}, byte {at}");
         }
     }
@@ -134,11 +134,11 @@ fn sums_of_the_largest_centroids() {
         let rows = row.repeat(case.tokens);
         let mut layer = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
         layer.append(&rows, &rows, &mut vec![0.0; case.config.scratch_len(2)]).unwrap();
-        let mut card = case.on_card(&device, &layer);
-        card.reserve_splits(2, Some(1)).unwrap();
+        let mut gpu = case.on_gpu(&device, &layer);
+        gpu.reserve_splits(2, Some(1)).unwrap();
         let queries = case.queries();
         let mut output = vec![f32::NAN; queries.len()];
-        card.attend(&queries, &mut output).unwrap();
+        gpu.attend(&queries, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &Attend::default()), dim);
         println!("{values}: {wrong:.1e}");
         assert!(wrong < TOLERANCE, "{values}: {wrong:e}");

@@ -1,4 +1,4 @@
-//! Integers of every number of bits, with a scale or a scale and a zero a token or a group: on a card as on the CPU.
+//! Integers of every number of bits, with a scale or a scale and a zero a token or a group: on a GPU as on the CPU.
 
 use super::groups::{check_appended, check_attention, check_pages, check_without_a_direction};
 use super::{TOLERANCE, WIDTHS, case, device};
@@ -66,8 +66,8 @@ fn lengths_heads_and_options_of_integers() {
         let mut case = case(keys, values, [64, 128][number % 2], heads, tokens);
         case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
         let options = [Attend::default(), Attend::default().soft_cap(8.0).window(400).keep_sinks(true)];
-        let (card, _) = case.check(&device, &options[number / 2 % 2]);
-        assert!(card < TOLERANCE, "{tokens} tokens, heads {heads:?}: {card:e}");
+        let (gpu, _) = case.check(&device, &options[number / 2 % 2]);
+        assert!(gpu < TOLERANCE, "{tokens} tokens, heads {heads:?}: {gpu:e}");
     }
 }
 

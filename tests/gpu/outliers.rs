@@ -53,13 +53,13 @@ fn layer_of(case: &Case, rows: &[Vec<f32>; 2]) -> SharedLayer {
     layer
 }
 
-/// Bytes of a layer's pages, all of them on the card as on the CPU.
-fn check_pages(card: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> usize {
+/// Bytes of a layer's pages, all of them on the GPU as on the CPU.
+fn check_pages(gpu: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> usize {
     let mut all = 0;
-    for index in 0..card.pages(sequence).unwrap() {
+    for index in 0..gpu.pages(sequence).unwrap() {
         let expected = page_bytes(layer, index);
         let mut bytes = vec![0xaa; expected.len()];
-        card.page(sequence, index, &mut bytes).unwrap();
+        gpu.page(sequence, index, &mut bytes).unwrap();
         assert!(bytes == expected, "{:?}, {:?}: page {index}", layer.config().keys, layer.config().values);
         all += bytes.len();
     }
@@ -67,10 +67,10 @@ fn check_pages(card: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> u
 }
 
 /// The error of a step or a block against f64.
-fn wrong(case: &Case, card: &mut gpu::Layer, layer: &SharedLayer, options: &Attend) -> f64 {
+fn wrong(case: &Case, gpu: &mut gpu::Layer, layer: &SharedLayer, options: &Attend) -> f64 {
     let queries = case.block(options.queries.unwrap_or(1));
     let mut output = vec![f32::NAN; queries.len()];
-    card.attend_with(&queries, options, &mut output).unwrap();
+    gpu.attend_with(&queries, options, &mut output).unwrap();
     error(&output, &case.in_f64(layer, &queries, options), case.config.key_dim)
 }
 
@@ -102,15 +102,15 @@ fn pages_and_attention() {
             let page = [64, 128, 256][(number + dim / 64) % 3];
             case.config = case.config.center(center).page(page).balance(number % 4 != 1);
             let layer = layer_of(&case, &spiked(&case));
-            let mut card = case.on_card(&device, &layer);
-            let bytes = check_pages(&mut card, 0, &layer);
+            let mut gpu = case.on_gpu(&device, &layer);
+            let bytes = check_pages(&mut gpu, 0, &layer);
             // Eight bytes each: of all chunks of both sides a hundredth at least.
             let (least, chunks) = (least_bytes(&layer), layer.stats().paged_tokens * 2 * 2 * dim / 4);
             let outliers = (bytes - least) / 8;
             assert!(outliers > chunks / 100, "{keys}, {values}, width {dim}: {outliers} of {chunks}");
             let (step, block) = (Attend::default(), Attend::default().queries(40));
-            let step = wrong(&case, &mut card, &layer, &step);
-            let block = wrong(&case, &mut card, &layer, &block);
+            let step = wrong(&case, &mut gpu, &layer, &step);
+            let block = wrong(&case, &mut gpu, &layer, &block);
             let share = 100.0 * outliers as f64 / chunks as f64;
             println!(
                 "{keys}, {values}, width {dim}: {share:.1}% outliers, step {step:.1e}, block {block:.1e}"
@@ -134,7 +134,7 @@ fn lengths_heads_and_options() {
         let mut case = case(keys, values, [64, 128][number % 2], heads, tokens);
         case.config = case.config.page([64, 128, 256][number % 3]).sink_tokens([0, 4, 17][number % 3]);
         let layer = layer_of(&case, &spiked(&case));
-        let wrong = wrong(&case, &mut case.on_card(&device, &layer), &layer, &Attend::default());
+        let wrong = wrong(&case, &mut case.on_gpu(&device, &layer), &layer, &Attend::default());
         println!("{tokens} tokens, heads {heads:?}: {wrong:.1e}");
         assert!(wrong < TOLERANCE, "{tokens} tokens, heads {heads:?}: {wrong:e}");
     }
@@ -142,13 +142,13 @@ fn lengths_heads_and_options() {
     for (keys, values) in pairs {
         let case = case(keys, values, 128, (12, 2), 1500);
         let layer = layer_of(&case, &spiked(&case));
-        let mut card = case.on_card(&device, &layer);
+        let mut gpu = case.on_gpu(&device, &layer);
         for options in [
             Attend::default().soft_cap(8.0).window(400).keep_sinks(true).sink_logits(&logits).scale(-0.1),
             Attend::default().bias(&bias),
         ] {
             for (options, tolerance) in [(options, TOLERANCE), (options.queries(50), BLOCK_TOLERANCE)] {
-                let wrong = wrong(&case, &mut card, &layer, &options);
+                let wrong = wrong(&case, &mut gpu, &layer, &options);
                 println!("{keys}, {values}, {} queries: {wrong:.1e}", options.queries.unwrap_or(1));
                 assert!(wrong < tolerance, "{keys}, {values}: {wrong:e}");
             }
@@ -177,14 +177,14 @@ fn outliers_as_large_as_f16() {
                 }
             }
             let layer = layer_of(&case, &rows);
-            let mut card = case.on_card(&device, &layer);
-            check_pages(&mut card, 0, &layer);
+            let mut gpu = case.on_gpu(&device, &layer);
+            check_pages(&mut gpu, 0, &layer);
             // Logits of about 1.
             let step = Attend::default().scale(2e-5);
             for (options, tolerance) in [(step, TOLERANCE), (step.queries(20), BLOCK_TOLERANCE)] {
                 let queries = case.block(options.queries.unwrap_or(1));
                 let mut output = vec![f32::NAN; queries.len()];
-                card.attend_with(&queries, &options, &mut output).unwrap();
+                gpu.attend_with(&queries, &options, &mut output).unwrap();
                 let exact = case.in_f64(&layer, &queries, &options);
                 let all = error(&output, &exact, dim);
                 let small: Vec<f32> = output.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();
@@ -227,20 +227,20 @@ fn appended_pages_are_the_cpus() {
         both.attend(&device, &case);
         let back = both.cpu.next_position() - case.config.max_rollback.min(50);
         both.cpu.truncate(back).unwrap();
-        both.card.truncate(1, back).unwrap();
-        assert_eq!(both.card.evict(1, 100..400).unwrap(), both.cpu.evict(100..400));
+        both.gpu.truncate(1, back).unwrap();
+        assert_eq!(both.gpu.evict(1, 100..400).unwrap(), both.cpu.evict(100..400));
         both.compared = 0;
         both.check();
         both.append_and_compare(120);
         // A page that is cut is decoded.
         let cut = both.cpu.next_position() - 200;
         both.cpu.truncate(cut).unwrap();
-        both.card.truncate(1, cut).unwrap();
+        both.gpu.truncate(1, cut).unwrap();
         both.compared = 0;
         both.check();
         both.append_and_compare(150);
         both.attend(&device, &case);
-        let timed = both.card.time_append(&both.rows[0], &both.rows[1], 1);
+        let timed = both.gpu.time_append(&both.rows[0], &both.rows[1], 1);
         assert!(matches!(timed, Err(gpu::Error::Unsupported { .. })), "{timed:?}");
     }
 }
@@ -257,32 +257,32 @@ fn room_grows_and_comes_back() {
         let case = Case { tokens: 400, ..small };
         layer_of(&case, &case.rows())
     };
-    let mut card = gpu::Layer::new(&device, &small.config, 2, 4000).unwrap();
-    card.upload(0, &few).unwrap();
-    card.reserve(4).unwrap();
-    let step = card.capture(&Attend::default()).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &small.config, 2, 4000).unwrap();
+    gpu.upload(0, &few).unwrap();
+    gpu.reserve(4).unwrap();
+    let step = gpu.capture(&Attend::default()).unwrap();
     let queries = [small.queries(), small.queries()].concat();
-    let check = |card: &mut gpu::Layer, step: &gpu::Step, sequence: usize, layer: &SharedLayer| {
+    let check = |gpu: &mut gpu::Layer, step: &gpu::Step, sequence: usize, layer: &SharedLayer| {
         let mut output = vec![f32::NAN; queries.len()];
-        card.launch(step, &queries, &mut output).unwrap();
+        gpu.launch(step, &queries, &mut output).unwrap();
         let half = queries.len() / 2;
         let exact = small.in_f64(layer, &queries[..half], &Attend::default());
         let wrong = error(&output[sequence * half..][..half], &exact, 64);
         assert!(wrong < TOLERANCE, "{wrong:e}");
-        check_pages(card, sequence, layer);
+        check_pages(gpu, sequence, layer);
     };
-    check(&mut card, &step, 0, &few);
+    check(&mut gpu, &step, 0, &few);
     for round in 0..6 {
-        card.upload(1, &full).unwrap();
-        check(&mut card, &step, 1, &full);
-        check(&mut card, &step, 0, &few);
+        gpu.upload(1, &full).unwrap();
+        check(&mut gpu, &step, 1, &full);
+        check(&mut gpu, &step, 0, &few);
         // Pages stay while a fork has them.
-        card.fork(1, 0).unwrap();
-        card.clear(1).unwrap();
-        check(&mut card, &step, 0, &full);
-        card.evict(0, 0..500 + 100 * round).unwrap();
-        card.upload(0, &few).unwrap();
-        check(&mut card, &step, 0, &few);
+        gpu.fork(1, 0).unwrap();
+        gpu.clear(1).unwrap();
+        check(&mut gpu, &step, 0, &full);
+        gpu.evict(0, 0..500 + 100 * round).unwrap();
+        gpu.upload(0, &few).unwrap();
+        check(&mut gpu, &step, 0, &few);
     }
 }
 
@@ -299,8 +299,8 @@ fn corrupt_pages_change_nothing() {
         let mut good = Vec::new();
         layer.save(&mut |piece| good.extend_from_slice(piece));
         let page = page_bytes(&layer, layer.stats().paged_tokens / 64 - 1);
-        let mut card = gpu::Layer::new(&device, &case.config, 1, 520).unwrap();
-        card.upload(0, &layer).unwrap();
+        let mut gpu = gpu::Layer::new(&device, &case.config, 1, 520).unwrap();
+        gpu.upload(0, &layer).unwrap();
         let end = good.len() - 4;
         let start = end - page.len();
         assert!(good[start..end] == page, "the last page ends the snapshot");
@@ -315,13 +315,13 @@ fn corrupt_pages_change_nothing() {
             assert!(bytes != good);
             let checksum = crc32fast::hash(&bytes[start..end]);
             bytes[end..].copy_from_slice(&checksum.to_le_bytes());
-            let refused = card.load(0, &bytes);
+            let refused = gpu.load(0, &bytes);
             assert!(
                 matches!(refused, Err(gpu::Error::Library(Error::Corrupt { .. }))),
                 "{keys}, {values}: {refused:?}"
             );
             let mut after = Vec::new();
-            card.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
+            gpu.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
             assert!(after == good, "as it was");
         };
         // An outlier more, and one less, than the list has.

@@ -1,5 +1,5 @@
-//! The text of the kernels that no card's own instructions are needed for, `OCTAPLEX_CUDA_TARGET=portable`: every test runs with it, and
-//! here it is held against the card's own.
+//! The text of the kernels that no GPU's own instructions are needed for, `OCTAPLEX_CUDA_TARGET=portable`: every test runs with it, and
+//! here it is held against the GPU's own.
 
 use super::{Case, case, device, error};
 use octaplex::Attend;
@@ -61,11 +61,11 @@ fn options() -> [Attend<'static>; 4] {
 fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
     let of_case = |case: &Case| {
         let layer = case.layer();
-        let mut card = case.on_card(device, &layer);
+        let mut gpu = case.on_gpu(device, &layer);
         options().map(|options| {
             let queries = case.block(options.queries.unwrap_or(1));
             let mut output = vec![f32::NAN; queries.len()];
-            card.attend_with(&queries, &options, &mut output).unwrap();
+            gpu.attend_with(&queries, &options, &mut output).unwrap();
             output
         })
     };
@@ -79,7 +79,7 @@ fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn sums_are_those_of_the_cards_own_instructions() {
+fn sums_are_those_of_the_gpus_own_instructions() {
     let Some(device) = device() else { return };
     // The target is the process's.
     if let Ok(to) = std::env::var(TO) {
@@ -87,12 +87,12 @@ fn sums_are_those_of_the_cards_own_instructions() {
         return std::fs::write(to, bytes).unwrap();
     }
     if std::env::var_os("OCTAPLEX_CUDA_TARGET").is_some() {
-        println!("skipped: OCTAPLEX_CUDA_TARGET is set, so that these are not the card's own instructions");
+        println!("skipped: OCTAPLEX_CUDA_TARGET is set, so that these are not the GPU's own instructions");
         return;
     }
     let own = outputs(&device);
     let to = std::env::temp_dir().join(format!("octaplex-outputs-{}", std::process::id()));
-    let name = "portable::sums_are_those_of_the_cards_own_instructions";
+    let name = "portable::sums_are_those_of_the_gpus_own_instructions";
     let done = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture"])
         .envs([("OCTAPLEX_CUDA_TARGET", "portable"), (TO, to.to_str().unwrap())])

@@ -1,4 +1,4 @@
-//! Snapshots and evictions of sequences on a card: the CPU's bytes, and what attention sees then.
+//! Snapshots and evictions of sequences on a GPU: the CPU's bytes, and what attention sees then.
 
 use super::append::Both;
 use super::vectors::Random;
@@ -6,9 +6,9 @@ use super::{BLOCK_TOLERANCE, Case, TOLERANCE, case, device, error, page_bytes};
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::{Attend, Backend, Error, LayerConfig, gpu};
 
-fn saved(card: &mut gpu::Layer, sequence: usize) -> Vec<u8> {
+fn saved(gpu: &mut gpu::Layer, sequence: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
-    card.save(sequence, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
+    gpu.save(sequence, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
     bytes
 }
 
@@ -24,27 +24,27 @@ fn loaded_on_cpu(config: &LayerConfig, bytes: &[u8]) -> Result<SharedLayer, Erro
 }
 
 impl Both {
-    /// Whether both save the same bytes, which become what they were on the card and on the CPU.
+    /// Whether both save the same bytes, which become what they were on the GPU and on the CPU.
     fn check_snapshot(&mut self) {
-        let (bytes, expected) = (saved(&mut self.card, 1), saved_on_cpu(&self.cpu));
+        let (bytes, expected) = (saved(&mut self.gpu, 1), saved_on_cpu(&self.cpu));
         let first = bytes.iter().zip(&expected).position(|(a, b)| a != b);
         assert!(bytes == expected, "{} and {} bytes, at {first:?}", bytes.len(), expected.len());
         let cpu = loaded_on_cpu(self.cpu.config(), &bytes).unwrap();
         assert!(saved_on_cpu(&cpu) == bytes);
-        self.card.load(0, &expected).unwrap();
-        assert!(saved(&mut self.card, 0) == bytes);
+        self.gpu.load(0, &expected).unwrap();
+        assert!(saved(&mut self.gpu, 0) == bytes);
     }
 
     fn truncate(&mut self, position: usize) {
         self.cpu.truncate(position).unwrap();
-        self.card.truncate(1, position).unwrap();
+        self.gpu.truncate(1, position).unwrap();
         self.compared = 0;
         self.check();
     }
 
     fn evict(&mut self, positions: std::ops::Range<usize>) -> usize {
         let expected = self.cpu.evict(positions.clone());
-        assert_eq!(self.card.evict(1, positions).unwrap(), expected);
+        assert_eq!(self.gpu.evict(1, positions).unwrap(), expected);
         self.compared = 0;
         self.check();
         expected
@@ -100,9 +100,9 @@ fn snapshots_are_the_cpus() {
         both.append_and_compare(300);
         both.check_snapshot();
         // The sequence that was loaded goes on as the one that was saved.
-        both.card.load(0, &saved_on_cpu(&both.cpu)).unwrap();
-        both.card.clear(1).unwrap();
-        both.card.fork(0, 1).unwrap();
+        both.gpu.load(0, &saved_on_cpu(&both.cpu)).unwrap();
+        both.gpu.clear(1).unwrap();
+        both.gpu.fork(0, 1).unwrap();
         both.append_and_compare(200);
         both.check_snapshot();
         both.attend(&device, &case);
@@ -121,7 +121,7 @@ fn snapshots_are_the_cpus() {
     both.cpu.append(&keys, &values, &mut both.scratch).unwrap();
     both.cpu.calibrate(&keys, &keys).unwrap();
     both.given = 90;
-    both.card.load(1, &saved_on_cpu(&both.cpu)).unwrap();
+    both.gpu.load(1, &saved_on_cpu(&both.cpu)).unwrap();
     both.check_snapshot();
     both.append_and_compare(400);
     both.check_snapshot();
@@ -135,10 +135,10 @@ fn damaged_snapshots_change_nothing() {
     let case = case("turboquant", "trellis", 64, (2, 1), 800);
     let mut both = Both::new(&device, &case);
     both.append_and_compare(500);
-    let before = saved(&mut both.card, 1);
+    let before = saved(&mut both.gpu, 1);
     let refused = |both: &mut Both, bytes: &[u8]| {
         let expected = loaded_on_cpu(&case.config, bytes).unwrap_err();
-        assert_eq!(both.card.load(1, bytes), Err(gpu::Error::Library(expected)));
+        assert_eq!(both.gpu.load(1, bytes), Err(gpu::Error::Library(expected)));
     };
     let good = saved_on_cpu(&case.layer());
     for length in (0..good.len()).step_by(good.len() / 150).chain([7, 8, 12, good.len() - 1]) {
@@ -172,26 +172,26 @@ fn damaged_snapshots_change_nothing() {
     bytes[page + at.unwrap() + 1] |= 0x80;
     let checksum = crc32fast::hash(&bytes[page..end]);
     bytes[end..].copy_from_slice(&checksum.to_le_bytes());
-    let refused = both.card.load(1, &bytes);
+    let refused = both.gpu.load(1, &bytes);
     assert!(matches!(refused, Err(gpu::Error::Library(Error::Corrupt { .. }))), "{refused:?}");
 
-    let missing = both.card.load(2, &good);
+    let missing = both.gpu.load(2, &good);
     assert!(matches!(missing, Err(gpu::Error::Library(Error::Missing { .. }))), "{missing:?}");
-    assert!(both.card.save(2, &mut |_| panic!("written")).is_err() && both.card.download(2).is_err());
-    assert!(both.card.evict(2, 0..1).is_err());
+    assert!(both.gpu.save(2, &mut |_| panic!("written")).is_err() && both.gpu.download(2).is_err());
+    assert!(both.gpu.evict(2, 0..1).is_err());
     let mut small = gpu::Layer::new(&device, &case.config, 2, 700).unwrap();
     small.load(0, &before).unwrap();
     assert!(matches!(small.load(0, &good), Err(gpu::Error::Full { .. })));
     assert!(saved(&mut small, 0) == before);
     small.clear(0).unwrap();
     small.load(0, &good).unwrap();
-    // More than a sequence of that card takes.
+    // More than a sequence of that GPU takes.
     let mut narrow = case.config;
     narrow.capacity = 600;
     let mut narrow = gpu::Layer::new(&device, &narrow, 1, 1500).unwrap();
     assert!(matches!(narrow.upload(0, &case.layer()), Err(gpu::Error::Unsupported { .. })));
 
-    assert!(saved(&mut both.card, 1) == before);
+    assert!(saved(&mut both.gpu, 1) == before);
     both.append_and_compare(200);
     both.attend(&device, &case);
 }
@@ -199,10 +199,10 @@ fn damaged_snapshots_change_nothing() {
 /// Output of sequence 1, and of what the CPU has, in f64.
 fn check_attention(both: &mut Both, case: &Case, options: &Attend) {
     let queries = case.block(options.queries.unwrap_or(1));
-    both.card.clear(0).unwrap();
-    both.card.reserve(case.heads).unwrap();
+    both.gpu.clear(0).unwrap();
+    both.gpu.reserve(case.heads).unwrap();
     let mut output = vec![f32::NAN; 2 * queries.len()];
-    both.card.attend_with(&[&queries[..], &queries].concat(), options, &mut output).unwrap();
+    both.gpu.attend_with(&[&queries[..], &queries].concat(), options, &mut output).unwrap();
     let exact = case.in_f64(&both.cpu, &queries, options);
     let wrong = error(&output[queries.len()..], &exact, case.config.key_dim);
     // Queries, keys, values and weights of blocks are f16.
@@ -250,7 +250,7 @@ fn evicted_tokens_are_not_seen() {
         check_attention(&mut both, &case, &Attend::default());
         // All pages, and then a rollback to before what they held.
         both.evict(0..usize::MAX);
-        assert_eq!(both.card.pages(1).unwrap(), 0);
+        assert_eq!(both.gpu.pages(1).unwrap(), 0);
         check_attention(&mut both, &case, &Attend::default());
         both.truncate(200);
         both.check_snapshot();
@@ -266,18 +266,18 @@ fn pages_of_a_fork_stay_when_the_other_evicts() {
     let case = case("trellis", "turboquant", 128, (8, 2), 900);
     let layer = case.layer();
     let pages = layer.stats().paged_tokens / 64;
-    let mut card = gpu::Layer::new(&device, &case.config, 2, 64 * pages).unwrap();
-    card.upload(0, &layer).unwrap();
-    card.fork(0, 1).unwrap();
-    card.reserve(8).unwrap();
+    let mut gpu = gpu::Layer::new(&device, &case.config, 2, 64 * pages).unwrap();
+    gpu.upload(0, &layer).unwrap();
+    gpu.fork(0, 1).unwrap();
+    gpu.reserve(8).unwrap();
     let queries = [case.queries(), case.queries()].concat();
     let (half, mut before, mut after) = (queries.len() / 2, queries.clone(), queries.clone());
-    let step = card.capture(&Attend::default()).unwrap();
-    card.launch(&step, &queries, &mut before).unwrap();
+    let step = gpu.capture(&Attend::default()).unwrap();
+    gpu.launch(&step, &queries, &mut before).unwrap();
     assert_eq!(before[..half], before[half..]);
-    assert_eq!(card.evict(1, 100..600).unwrap(), 64 * 7);
-    assert_eq!((card.tokens(0).unwrap(), card.tokens(1).unwrap()), (900, 900 - 64 * 7));
-    card.launch(&step, &queries, &mut after).unwrap();
+    assert_eq!(gpu.evict(1, 100..600).unwrap(), 64 * 7);
+    assert_eq!((gpu.tokens(0).unwrap(), gpu.tokens(1).unwrap()), (900, 900 - 64 * 7));
+    gpu.launch(&step, &queries, &mut after).unwrap();
     assert_eq!(before[..half], after[..half], "the other owner's");
     let mut evicted = layer.clone();
     assert_eq!(evicted.evict(100..600), 64 * 7);
@@ -287,13 +287,13 @@ fn pages_of_a_fork_stay_when_the_other_evicts() {
     for index in 0..pages {
         let expected = page_bytes(&layer, index);
         let mut bytes = vec![0; expected.len()];
-        card.page(0, index, &mut bytes).unwrap();
+        gpu.page(0, index, &mut bytes).unwrap();
         assert!(bytes == expected, "page {index}");
     }
     // No page is free while one of both has it; evicted by both, there is room.
     let rows = vec![0.5; 2 * 100 * 128];
-    assert!(matches!(card.append(1, &rows, &rows), Err(gpu::Error::Full { free: 0, .. })));
-    assert_eq!(card.evict(0, 100..600).unwrap(), 64 * 7);
-    card.append(1, &rows, &rows).unwrap();
-    assert_eq!(saved(&mut card, 0), saved_on_cpu(&evicted));
+    assert!(matches!(gpu.append(1, &rows, &rows), Err(gpu::Error::Full { free: 0, .. })));
+    assert_eq!(gpu.evict(0, 100..600).unwrap(), 64 * 7);
+    gpu.append(1, &rows, &rows).unwrap();
+    assert_eq!(saved(&mut gpu, 0), saved_on_cpu(&evicted));
 }

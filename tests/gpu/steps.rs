@@ -46,7 +46,7 @@ fn steps_are_what_append_makes() {
             layer.reserve(4).unwrap();
             layer
         };
-        let (mut card, mut other, stream) = (new(), new(), Stream::new());
+        let (mut gpu, mut other, stream) = (new(), new(), Stream::new());
         let mut random = Random::new(9 + number as u64);
         for sequence in 0..3 {
             let sides = [(); 2].map(|()| random.gaussians(2 * (70 + 40 * sequence) * 64));
@@ -54,7 +54,7 @@ fn steps_are_what_append_makes() {
             let memory = sides.map(|side| Memory::of(&side, float));
             let [keys, values] = [memory[0].slice(0, float), memory[1].slice(0, float)];
             let rows = DeviceRows { keys, values, tokens: count, token_stride: 64, head_stride: 64 * count };
-            card.append_on(sequence, &rows, stream.callers()).unwrap();
+            gpu.append_on(sequence, &rows, stream.callers()).unwrap();
             other.append_on(sequence, &rows, stream.callers()).unwrap();
         }
         let queries = Memory::of(&random.gaussians(3 * 4 * 64), float);
@@ -66,20 +66,20 @@ fn steps_are_what_append_makes() {
         let (mut steps, mut compared) = (0, 0);
         for round in 0..330 {
             let tokens = one_each(&mut random, &config, 3, float);
-            if card.steps_left(0..3) == 0 {
-                card.settle_on(stream.callers()).unwrap();
+            if gpu.steps_left(0..3) == 0 {
+                gpu.settle_on(stream.callers()).unwrap();
                 steps += 1;
             }
-            card.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
+            gpu.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
             for sequence in 0..3 {
                 let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
                 other.append_on(sequence, &row, stream.callers()).unwrap();
             }
             // As many pages, as many sums: a page that no query sees goes when steps are settled.
             let pages = |layer: &Layer| [0, 1, 2].map(|sequence| layer.pages(sequence).unwrap());
-            if round % 37 == 5 && pages(&card) == pages(&other) {
+            if round % 37 == 5 && pages(&gpu) == pages(&other) {
                 compared += 1;
-                ask(&mut card, &outputs[0]);
+                ask(&mut gpu, &outputs[0]);
                 ask(&mut other, &outputs[1]);
                 stream.wait();
                 assert!(outputs[0].read() == outputs[1].read(), "{float:?}, round {round}");
@@ -87,37 +87,37 @@ fn steps_are_what_append_makes() {
             stream.wait();
         }
         assert!(steps >= 4 && compared >= 3, "{steps}, {compared}");
-        (0..3).for_each(|sequence| assert!(saved(&mut card, sequence) == saved(&mut other, sequence)));
-        assert_eq!(card.next_position(1), other.next_position(1));
+        (0..3).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
+        assert_eq!(gpu.next_position(1), other.next_position(1));
 
         // One of several sequences is asked alone.
-        ask(&mut card, &outputs[0]);
+        ask(&mut gpu, &outputs[0]);
         let row = 4 * 64;
         let (asked, to) = (queries.second(row, float), outputs[1].second(row, float));
-        card.attend_sequences_on(1..2, asked, &Attend::default(), to, stream.callers()).unwrap();
+        gpu.attend_sequences_on(1..2, asked, &Attend::default(), to, stream.callers()).unwrap();
         stream.wait();
         let bytes = row * float.bytes()..2 * row * float.bytes();
         assert!(outputs[0].read()[bytes.clone()] == outputs[1].read()[bytes]);
 
         // A token that is no number stops its sequence alone, and the next call says so.
-        card.settle_on(stream.callers()).unwrap();
-        let before = [0, 1, 2].map(|sequence| card.next_position(sequence).unwrap());
+        gpu.settle_on(stream.callers()).unwrap();
+        let before = [0, 1, 2].map(|sequence| gpu.next_position(sequence).unwrap());
         let mut values = random.gaussians(3 * 256);
         values[256 + 70] = f32::NAN;
         for values in [&values, &random.gaussians(3 * 256)] {
             let tokens = Memory::of(values, float);
-            card.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
+            gpu.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
             stream.wait();
         }
-        let refused = card.settle_on(stream.callers());
+        let refused = gpu.settle_on(stream.callers());
         assert!(
             matches!(refused, Err(Error::Unsupported { why }) if why.contains("not finite")),
             "{refused:?}"
         );
-        let after = [0, 1, 2].map(|sequence| card.next_position(sequence).unwrap());
+        let after = [0, 1, 2].map(|sequence| gpu.next_position(sequence).unwrap());
         assert_eq!(after, [before[0] + 2, before[1], before[2] + 2]);
-        assert!(saved(&mut card, 1) == saved(&mut other, 1));
-        card.settle_on(stream.callers()).unwrap();
+        assert!(saved(&mut gpu, 1) == saved(&mut other, 1));
+        gpu.settle_on(stream.callers()).unwrap();
     }
 }
 
@@ -132,14 +132,14 @@ fn an_engines_graph_appends() {
         layer.reserve(4).unwrap();
         layer
     };
-    let (mut card, mut other, stream) = (new(), new(), Stream::new());
+    let (mut gpu, mut other, stream) = (new(), new(), Stream::new());
     let mut random = Random::new(5);
     let first = one_each(&mut random, &config, 2, float);
-    let refused = card.append_step_on(0..2, &rows_of(&first, &config, 0..2, float), stream.callers());
+    let refused = gpu.append_step_on(0..2, &rows_of(&first, &config, 0..2, float), stream.callers());
     assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("sink")), "{refused:?}");
     for _ in 0..100 {
         let tokens = one_each(&mut random, &config, 2, float);
-        for layer in [&mut card, &mut other] {
+        for layer in [&mut gpu, &mut other] {
             for sequence in 0..2 {
                 let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
                 layer.append_on(sequence, &row, stream.callers()).unwrap();
@@ -152,17 +152,17 @@ fn an_engines_graph_appends() {
     let (asked, to) = (queries.slice(0, float), outputs.each_ref().map(|output| output.slice(0, float)));
     let [mut graph, mut executable] = [0; 2];
     call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
-    let done = card
+    let done = gpu
         .append_step_on(0..2, &rows_of(&tokens, &config, 0..2, float), stream.callers())
-        .and_then(|()| card.attend_on(asked, &Attend::default(), to[0], stream.callers()));
+        .and_then(|()| gpu.attend_on(asked, &Attend::default(), to[0], stream.callers()));
     call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
     done.unwrap();
     call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
-    let mut left = card.steps_left(0..2);
+    let mut left = gpu.steps_left(0..2);
     for round in 0..200 {
         if left == 0 {
-            card.settle_on(stream.callers()).unwrap();
-            left = card.steps_left(0..2);
+            gpu.settle_on(stream.callers()).unwrap();
+            left = gpu.steps_left(0..2);
         }
         let new = random.gaussians(2 * 256);
         tokens.write(&bytes_of(&new, float));
@@ -182,7 +182,7 @@ fn an_engines_graph_appends() {
     // Once more than there is room: the sequences keep what they have, and it is said.
     (0..=left).for_each(|_| call(c"cuGraphLaunch", &[executable, stream.0]));
     stream.wait();
-    let refused = card.settle_on(stream.callers());
+    let refused = gpu.settle_on(stream.callers());
     assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no room")), "{refused:?}");
     for _ in 0..left {
         for sequence in 0..2 {
@@ -190,11 +190,11 @@ fn an_engines_graph_appends() {
             other.append_on(sequence, &row, stream.callers()).unwrap();
         }
     }
-    assert!(saved(&mut card, 1) == saved(&mut other, 1));
+    assert!(saved(&mut gpu, 1) == saved(&mut other, 1));
     // Other calls settle by themselves.
-    card.truncate(0, 300).unwrap();
+    gpu.truncate(0, 300).unwrap();
     other.truncate(0, 300).unwrap();
-    assert!(saved(&mut card, 0) == saved(&mut other, 0));
+    assert!(saved(&mut gpu, 0) == saved(&mut other, 0));
     call(c"cuGraphExecDestroy", &[executable]);
     call(c"cuGraphDestroy", &[graph]);
 }
@@ -205,30 +205,30 @@ fn room_grows() {
     let Some(device) = device() else { return };
     let mut case = case("int:med=3", "turboquant", 64, (4, 2), 900);
     case.config = case.config.recent_window(0);
-    let (mut card, mut other) = (
+    let (mut gpu, mut other) = (
         Layer::new(&device, &case.config, 2, 192).unwrap(),
         Layer::new(&device, &case.config, 2, 2000).unwrap(),
     );
     let [keys, values] = case.rows();
     for sequence in 0..2 {
         other.append(sequence, &keys, &values).unwrap();
-        let refused = card.append(sequence, &keys, &values);
+        let refused = gpu.append(sequence, &keys, &values);
         assert!(matches!(refused, Err(Error::Full { .. })), "{refused:?}");
-        card.grow(if sequence == 0 { 1000 } else { 1900 }).unwrap();
-        card.append(sequence, &keys, &values).unwrap();
+        gpu.grow(if sequence == 0 { 1000 } else { 1900 }).unwrap();
+        gpu.append(sequence, &keys, &values).unwrap();
     }
-    assert_eq!(card.room(), 1920);
-    (0..2).for_each(|sequence| assert!(saved(&mut card, sequence) == saved(&mut other, sequence)));
-    card.reserve(4).unwrap();
+    assert_eq!(gpu.room(), 1920);
+    (0..2).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
+    gpu.reserve(4).unwrap();
     other.reserve(4).unwrap();
     let queries = [case.queries(), case.queries()].concat();
     let mut outputs = [vec![0.0; queries.len()], vec![1.0; queries.len()]];
-    card.attend(&queries, &mut outputs[0]).unwrap();
+    gpu.attend(&queries, &mut outputs[0]).unwrap();
     other.attend(&queries, &mut outputs[1]).unwrap();
     assert_eq!(outputs[0], outputs[1]);
-    let step = card.capture(&Attend::default()).unwrap();
-    let refused = card.grow(4000);
+    let step = gpu.capture(&Attend::default()).unwrap();
+    let refused = gpu.grow(4000);
     assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("captured")), "{refused:?}");
     drop(step);
-    card.grow(4000).unwrap();
+    gpu.grow(4000).unwrap();
 }

@@ -8,14 +8,15 @@ use std::io::{self, Write};
 
 /// Bytes that are counted and written, as far as there is room.
 struct Out<'a> {
-    room: &'a mut [u8],
+    buffer: &'a mut [u8],
     len: usize,
 }
 
 impl Write for Out<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(room) = self.room.get_mut(self.len..).and_then(|room| room.get_mut(..bytes.len())) {
-            room.copy_from_slice(bytes);
+        if let Some(buffer) = self.buffer.get_mut(self.len..).and_then(|buffer| buffer.get_mut(..bytes.len()))
+        {
+            buffer.copy_from_slice(bytes);
         }
         self.len = self.len.saturating_add(bytes.len());
         Ok(bytes.len())
@@ -26,8 +27,8 @@ impl Write for Out<'_> {
     }
 }
 
-fn save(inside: &Inside, room: &mut [u8]) -> Result<usize> {
-    let mut out = Out { room, len: 0 };
+fn save(inside: &Inside, buffer: &mut [u8]) -> Result<usize> {
+    let mut out = Out { buffer, len: 0 };
     let saved = match inside {
         Inside::Heap(cache, _) => cache.save_to(&mut out),
         Inside::Brought(brought) => {

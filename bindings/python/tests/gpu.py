@@ -1,4 +1,4 @@
-"""Tensors on a GPU for tests: PyTorch's, or, on a stand-in for HIP's libraries (ci/card.sh), arrays of this process."""
+"""Tensors on a GPU for tests: PyTorch's, or, on a stand-in for HIP's libraries (ci/hip-on-cpu.sh), arrays of this process."""
 
 import os
 

@@ -65,7 +65,7 @@ impl Cache {
         ] = numbers.map(|number| number as usize);
         let default = LayerConfig::new(heads, key_dim, capacity);
         // No text: none was named.
-        let codec = |text: &str, default| if text.is_empty() { Ok(default) } else { text.parse() };
+        let codec = |text: &str, default: CodecSpec| if text.is_empty() { Ok(default) } else { text.parse() };
         let mut each = default
             .value_dim(value_dim)
             .keys(codec(keys, default.keys)?)

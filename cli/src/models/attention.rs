@@ -23,7 +23,7 @@ pub(crate) struct Cached {
     block: Option<usize>,
     time: Duration,
     #[cfg(feature = "gpu")]
-    card: Option<super::card::Card>,
+    gpu: Option<super::gpu::Gpu>,
 }
 
 impl Cached {
@@ -33,7 +33,7 @@ impl Cached {
             block,
             time: Duration::ZERO,
             #[cfg(feature = "gpu")]
-            card: None,
+            gpu: None,
         }
     }
 
@@ -42,7 +42,7 @@ impl Cached {
         match device {
             Device::Cpu => Ok(self),
             #[cfg(feature = "gpu")]
-            _ => Ok(Self { card: Some(super::card::Card::new(device, &self.layers)?), ..self }),
+            _ => Ok(Self { gpu: Some(super::gpu::Gpu::new(device, &self.layers)?), ..self }),
             #[cfg(not(feature = "gpu"))]
             _ => device.check().map(|()| self),
         }
@@ -145,8 +145,8 @@ impl Attention for Cached {
         let cache = &mut self.layers[layer];
         let output = cache.append_attend_by(queries, keys, values, |cache, queries| {
             #[cfg(feature = "gpu")]
-            if let Some(card) = &mut self.card {
-                return card.attend(layer, cache, queries);
+            if let Some(gpu) = &mut self.gpu {
+                return gpu.attend(layer, cache, queries);
             }
             cache.attend(queries)
         });

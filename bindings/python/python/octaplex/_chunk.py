@@ -77,7 +77,7 @@ class ChunkCodec:
         center: Literal["off", "prefix", "page"] = "page",
         balance: bool = True,
     ) -> None:
-        """``keys`` and ``values`` are codecs; by default ``"trellis"``. ``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
+        """``keys`` and ``values`` are codecs; by default those of :class:`octaplex.Cache`. ``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
         settings: dict[str, Any] = {
             "keys": _options.text_or_none(keys, "keys"),
             "values": _options.text_or_none(values, "values"),

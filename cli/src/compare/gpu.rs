@@ -1,4 +1,4 @@
-//! `compare --device cuda`, or `hip`: the error of attention's output, keys and values in pages on a card, beside the CPU's on the same pages.
+//! `compare --device cuda`, or `hip`: the error of attention's output, keys and values in pages on a GPU, beside the CPU's on the same pages.
 
 use crate::console::wrap;
 use crate::device::Device;
@@ -29,8 +29,8 @@ pub(super) struct Setup<'a> {
     pub(super) measured: (usize, usize),
 }
 
-/// Codecs on a card, and those that it has no kernels for.
-pub(super) struct Card {
+/// Codecs on a GPU, and those that it has no kernels for.
+pub(super) struct Gpu {
     name: String,
     dim: usize,
     rows: Vec<Row>,
@@ -46,23 +46,23 @@ struct Row {
 /// Means over heads of Σ‖o-ô‖²/Σ‖o‖².
 #[derive(Clone, Copy, Default)]
 struct Errors {
-    card: f64,
+    gpu: f64,
     cpu: f64,
-    /// Of the card's output from the CPU's.
+    /// Of the GPU's output from the CPU's.
     apart: f64,
 }
 
-/// Values for keys of codecs that cards take for keys alone.
+/// Values for keys of codecs that GPUs take for keys alone.
 const VALUES: &str = "turboquant";
 
 /// Measures these codecs, each for keys and values, or for keys beside [`VALUES`].
-pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Card> {
-    let device = device.card()?;
+pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Gpu> {
+    let device = device.gpu()?;
     let values = crate::codecs::parse_spec(VALUES)?;
     let mut progress = Progress::shown(specs.len());
-    let mut card = Card { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };
+    let mut gpu = Gpu { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };
     for (text, spec) in specs {
-        progress.doing(&format!("{text}, on the card"), 1);
+        progress.doing(&format!("{text}, on the GPU"), 1);
         let both = (text.clone(), *spec);
         let alone = (format!("{text}, values {VALUES}"), values);
         let mut refused = None;
@@ -70,7 +70,7 @@ pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) 
             let config = config(*spec, values, setup);
             match measure(&device, &config, setup) {
                 Ok((bits, errors)) => {
-                    card.rows.push(Row { codec: name, bits, errors });
+                    gpu.rows.push(Row { codec: name, bits, errors });
                     refused = None;
                     break;
                 }
@@ -78,12 +78,12 @@ pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) 
                 Err(error) => return Err(error).at(text),
             }
         }
-        card.left_out.extend(refused.map(|why| (text.clone(), why.to_owned())));
+        gpu.left_out.extend(refused.map(|why| (text.clone(), why.to_owned())));
     }
-    if let (true, Some((_, why))) = (card.rows.is_empty(), card.left_out.first()) {
-        fail!("none of these codecs runs on a card at width {}: {why}", card.dim);
+    if let (true, Some((_, why))) = (gpu.rows.is_empty(), gpu.left_out.first()) {
+        fail!("none of these codecs runs on a GPU at width {}: {why}", gpu.dim);
     }
-    Ok(card)
+    Ok(gpu)
 }
 
 /// A layer of the sample, whose tokens are all in pages but for those that fill none.
@@ -108,7 +108,7 @@ fn measure(
 ) -> std::result::Result<(f64, Errors), gpu::Error> {
     let Setup { sample, queries, exact, measured: (first, step), .. } = *setup;
     let [layers, kv_heads, tokens, dim] = sample.shape;
-    let mut card = gpu::Layer::new(device, config, 1, tokens)?;
+    let mut gpu = gpu::Layer::new(device, config, 1, tokens)?;
     let each = kv_heads * queries.group;
     let mut scratch = vec![0.0; config.scratch_len(each)];
     let mut sum = Errors::default();
@@ -127,49 +127,49 @@ fn measure(
         cpu.append(&keys, &values, &mut scratch)?;
         let stats = cpu.stats();
         paged = (paged.0 + stats.paged_bytes, paged.1 + 2 * kv_heads * dim * stats.paged_tokens);
-        card.clear(0)?;
-        card.upload(0, &cpu)?;
+        gpu.clear(0)?;
+        gpu.upload(0, &cpu)?;
         let mut outputs = vec![[Vec::new(), Vec::new(), Vec::new()]; each];
         for query in (first..queries.positions.len()).step_by(step) {
             let of_heads = queries.heads[layer * each..(layer + 1) * each].iter();
             let rows: Vec<f32> =
                 of_heads.flat_map(|rows| &rows[query * dim..(query + 1) * dim]).copied().collect();
             let options = Attend::default().position(queries.positions[query]);
-            let [mut on_card, mut on_cpu] = [vec![0.0; rows.len()], vec![0.0; rows.len()]];
-            card.attend_with(&rows, &options, &mut on_card)?;
+            let [mut on_gpu, mut on_cpu] = [vec![0.0; rows.len()], vec![0.0; rows.len()]];
+            gpu.attend_with(&rows, &options, &mut on_gpu)?;
             cpu.attend_with(&rows, &options, &mut on_cpu, &mut scratch)?;
             for (head, outputs) in outputs.iter_mut().enumerate() {
                 let mine = |rows: &[f32]| {
                     rows[head * dim..][..dim].iter().map(|x| f64::from(*x)).collect::<Vec<_>>()
                 };
-                outputs[0].push(mine(&on_card));
+                outputs[0].push(mine(&on_gpu));
                 outputs[1].push(mine(&on_cpu));
                 outputs[2].push(exact.heads[layer * each + head].outputs()[query].clone());
             }
         }
-        for [on_card, on_cpu, exact] in &outputs {
-            sum.card += relative_error(exact, on_card);
+        for [on_gpu, on_cpu, exact] in &outputs {
+            sum.gpu += relative_error(exact, on_gpu);
             sum.cpu += relative_error(exact, on_cpu);
-            sum.apart += relative_error(on_cpu, on_card);
+            sum.apart += relative_error(on_cpu, on_gpu);
         }
     }
     let count = (layers * each) as f64;
     let bits = if paged.1 > 0 { 8.0 * paged.0 as f64 / paged.1 as f64 } else { config.page_bits() };
-    Ok((bits, Errors { card: sum.card / count, cpu: sum.cpu / count, apart: sum.apart / count }))
+    Ok((bits, Errors { gpu: sum.gpu / count, cpu: sum.cpu / count, apart: sum.apart / count }))
 }
 
-impl Card {
+impl Gpu {
     /// For people.
     pub(super) fn text(&self) -> String {
         let about = format!(
             "On {}: attention's output with keys and values of a codec in pages, everything counted in bits; CPU: here, on the same \
-             pages; apart: ‖a-b‖²/‖b‖² of the card's from the CPU's\n",
+             pages; apart: ‖a-b‖²/‖b‖² of the GPU's from the CPU's\n",
             self.name
         );
         let columns = [("bits", 7), ("out err", 10), ("CPU", 10), ("apart", 10)];
-        let mut table = Table::new("ON A CARD", &columns);
+        let mut table = Table::new("ON A GPU", &columns);
         for Row { codec, bits, errors } in &self.rows {
-            let errors = [errors.card, errors.cpu, errors.apart].map(number);
+            let errors = [errors.gpu, errors.cpu, errors.apart].map(number);
             table.row(codec, false, &[&[format!("{bits:.3}")], &errors[..]].concat());
         }
         let mut out = format!("{}\n{}", wrap(&about), table.text());
@@ -178,7 +178,7 @@ impl Card {
                 continue;
             }
             let those = self.left_out.iter().filter(|(_, why)| why == reason).map(|(codec, _)| &**codec);
-            out += &wrap(&format!("\nNot on a card: {}: {reason}\n", those.collect::<Vec<_>>().join("; ")));
+            out += &wrap(&format!("\nNot on a GPU: {}: {reason}\n", those.collect::<Vec<_>>().join("; ")));
         }
         out
     }
@@ -186,30 +186,30 @@ impl Card {
     pub(super) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|Row { codec, bits, errors }| {
             json!({
-                "codec": codec, "bits_per_value": bits, "output_error": errors.card,
+                "codec": codec, "bits_per_value": bits, "output_error": errors.gpu,
                 "output_error_cpu": errors.cpu, "apart": errors.apart,
             })
         });
         let left_out = self.left_out.iter().map(|(codec, why)| json!({"codec": codec, "unsupported": why}));
-        json!({"card": self.name, "rows": rows.chain(left_out).collect::<Vec<_>>()})
+        json!({"gpu": self.name, "rows": rows.chain(left_out).collect::<Vec<_>>()})
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Card, Errors, Row};
+    use super::{Errors, Gpu, Row};
 
     #[test]
     fn codecs_with_errors_are_rows_and_others_say_why() {
-        let errors = Errors { card: 0.011_04, cpu: 0.011_1, apart: 1.2e-5 };
+        let errors = Errors { gpu: 0.011_04, cpu: 0.011_1, apart: 1.2e-5 };
         let left_out = |codec: &str, why: &str| (codec.to_owned(), why.to_owned());
-        let card = Card {
-            name: "a card".into(),
+        let gpu = Gpu {
+            name: "a GPU".into(),
             dim: 128,
             rows: vec![Row { codec: "turboquant".into(), bits: 4.1289, errors }],
             left_out: vec![left_out("f16", "no kernels"), left_out("q8_0", "no kernels")],
         };
-        let text = card.text();
+        let text = gpu.text();
         let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or("").to_owned();
         let cells = line("turboquant");
         assert_eq!(
@@ -217,11 +217,11 @@ mod tests {
             ["turboquant", "4.129", "0.0110", "0.0111", "1.2e-5"],
             "{text}"
         );
-        assert!(text.starts_with("On a card: ") && text.contains("ON A CARD"), "{text}");
-        assert_eq!(line("Not on"), "Not on a card: f16; q8_0: no kernels", "{text}");
+        assert!(text.starts_with("On a GPU: ") && text.contains("ON A GPU"), "{text}");
+        assert_eq!(line("Not on"), "Not on a GPU: f16; q8_0: no kernels", "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        let json = card.json();
-        assert_eq!((&json["card"], &json["rows"][0]["output_error"]), (&"a card".into(), &0.011_04.into()));
+        let json = gpu.json();
+        assert_eq!((&json["gpu"], &json["rows"][0]["output_error"]), (&"a GPU".into(), &0.011_04.into()));
         assert_eq!(json["rows"][2]["unsupported"], "no kernels");
     }
 }

@@ -1,5 +1,5 @@
-//! Attention of a model on a card. The cache on the CPU takes the tokens in, decides balances and encodes; after each block its pages
-//! and exact tokens go to the card, which answers the block's queries.
+//! Attention of a model on a GPU. The cache on the CPU takes the tokens in, decides balances and encodes; after each block its pages
+//! and exact tokens go to the GPU, which answers the block's queries.
 
 use crate::device::Device;
 use crate::failure::{At, Result};
@@ -7,15 +7,15 @@ use candle_core::{DType, Tensor};
 use octaplex::gpu::Layer;
 use octaplex_candle::{Attend, KvCache};
 
-pub(crate) struct Card {
+pub(crate) struct Gpu {
     layers: Vec<Layer>,
 }
 
-impl Card {
-    /// The first card of a maker's, with room for what these caches may hold.
+impl Gpu {
+    /// The first GPU of a maker's, with room for what these caches may hold.
     pub(crate) fn new(device: Device, caches: &[KvCache]) -> Result<Self> {
-        let card = device.card()?;
-        let layer = |cache: &KvCache| Layer::new(&card, cache.config(), 1, 2 * cache.config().capacity);
+        let gpu = device.gpu()?;
+        let layer = |cache: &KvCache| Layer::new(&gpu, cache.config(), 1, 2 * cache.config().capacity);
         let layers: std::result::Result<_, _> = caches.iter().map(layer).collect();
         Ok(Self { layers: layers.at(format_args!("--device {}", device.name()))? })
     }
@@ -27,13 +27,13 @@ impl Card {
         cache: &KvCache,
         queries: &Tensor,
     ) -> candle_core::Result<Tensor> {
-        let card = &mut self.layers[layer];
+        let gpu = &mut self.layers[layer];
         let (_, _, count, _) = queries.dims4()?;
         let rows = queries.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         let mut output = vec![0.0; rows.len()];
         let mut attend = || {
-            card.upload(0, &cache.sequences()[0])?;
-            card.attend_with(&rows, &Attend::default().queries(count), &mut output)
+            gpu.upload(0, &cache.sequences()[0])?;
+            gpu.attend_with(&rows, &Attend::default().queries(count), &mut output)
         };
         attend().map_err(candle_core::Error::wrap)?;
         Tensor::from_vec(output, queries.shape(), queries.device())

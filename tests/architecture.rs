@@ -1,4 +1,4 @@
-//! Everything has its room: greps that keep `docs/architecture.md` true.
+//! Everything has its place: searches that keep `docs/architecture.md` true.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::CodecSpec;
@@ -9,8 +9,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files below `room` with one of the extensions, as (path from the root, text).
-fn files(room: &str, extensions: &[&str]) -> Vec<(String, String)> {
+/// Files below `folder` with one of the extensions, as (path from the root, text).
+fn files(folder: &str, extensions: &[&str]) -> Vec<(String, String)> {
     fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
         let Ok(entries) = fs::read_dir(directory) else { return };
         for entry in entries {
@@ -28,7 +28,7 @@ fn files(room: &str, extensions: &[&str]) -> Vec<(String, String)> {
         }
     }
     let mut found = Vec::new();
-    walk(&root().join(room), &mut found);
+    walk(&root().join(folder), &mut found);
     found.sort();
     let wanted =
         |path: &PathBuf| path.extension().is_some_and(|e| extensions.iter().any(|wanted| e == *wanted));
@@ -45,7 +45,7 @@ fn files(room: &str, extensions: &[&str]) -> Vec<(String, String)> {
 /// Every Rust file of the repository but this one, which names what it forbids.
 fn rust_files() -> Vec<(String, String)> {
     let mut files = files("", &["rs"]);
-    files.retain(|(name, _)| name != "tests/rooms.rs");
+    files.retain(|(name, _)| name != "tests/architecture.rs");
     assert!(
         files.iter().any(|(name, _)| name == "src/lib.rs")
             && files.iter().any(|(name, _)| name == "arch/lib.rs")
@@ -61,11 +61,11 @@ fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// Rooms at a foreign boundary: other languages or a linker call in, or others are called, and a heap has to be brought along; and a
-/// test that is an engine with memory of its own on a card.
+/// test that is an engine with memory of its own on a GPU.
 fn is_boundary(name: &str) -> bool {
-    let rooms =
+    let folders =
         ["bindings/", "benches/peers/", "ci/portable/", "ci/sizes/", "ci/panics/", "tests/gpu/engine.rs"];
-    rooms.iter().any(|room| name.starts_with(room))
+    folders.iter().any(|folder| name.starts_with(folder))
 }
 
 #[test]
@@ -107,28 +107,29 @@ fn unsafe_lives_in_arch() {
 fn arch_knows_shapes() {
     const SHAPES: &[&str] =
         &["affine", "angles", "blocks", "codes", "quaternions", "signs", "trellis", "triplets", "vectors"];
-    const TEXTS: &[&str] = &["layout", "scalar", "portable", "wide", "avx2", "avx512"];
-    // What several texts of one shape share, or a shape has besides.
+    const IMPLEMENTATIONS: &[&str] = &["layout", "scalar", "portable", "wide", "avx2", "avx512"];
+    // What several implementations of one shape share, or a shape has besides.
     const BESIDES: &[&str] = &["trellis/search", "vectors/hadamard", "vectors/baseline"];
     for (name, text) in files("arch", &["rs"]) {
         let place = name.strip_prefix("arch/").unwrap().strip_suffix(".rs").unwrap();
-        let (room, rest) = place.split_once('/').unwrap_or((place, ""));
-        // A card's kernels are no texts of the CPU's specifications: tests/gpu.rs holds them against it.
-        if ["tests", "benches", "registers", "rows", "device"].contains(&room) {
+        let (module, rest) = place.split_once('/').unwrap_or((place, ""));
+        // GPU kernels do not implement the CPU's specifications: tests/gpu.rs compares them.
+        if ["tests", "benches", "registers", "rows", "device"].contains(&module) {
             continue;
         }
         if rest.is_empty() {
             let shared =
-                ["lib", "detect", "dispatch", "environment", "floats", "prefetch", "rows"].contains(&room);
-            assert!(shared || SHAPES.contains(&room), "{name} is no room of arch/");
+                ["lib", "detect", "dispatch", "environment", "floats", "prefetch", "rows"].contains(&module);
+            assert!(shared || SHAPES.contains(&module), "{name} is no module of arch/");
             continue;
         }
-        let text_of = rest.split('/').next().unwrap();
-        let known = TEXTS.contains(&text_of) || BESIDES.contains(&&*format!("{room}/{text_of}"));
-        assert!(SHAPES.contains(&room) && known, "{name} is no room of arch/");
+        let implementation = rest.split('/').next().unwrap();
+        let known = IMPLEMENTATIONS.contains(&implementation)
+            || BESIDES.contains(&&*format!("{module}/{implementation}"));
+        assert!(SHAPES.contains(&module) && known, "{name} is no module of arch/");
         // The specification can be read without any instruction set, and instructions without a specification of theirs
         // would be none.
-        if ["scalar", "portable", "layout"].contains(&text_of) {
+        if ["scalar", "portable", "layout"].contains(&implementation) {
             assert!(!text.contains("core::arch"), "{name}: a specification that names instructions");
         }
     }
@@ -170,7 +171,7 @@ fn every_codec_has_a_golden_file() {
     }
 }
 
-/// The tests are one binary, but for what wants a card or threads; a file that it does not name is not run.
+/// The tests are one binary, but for what wants a GPU or threads; a file that it does not name is not run.
 #[test]
 fn every_file_of_tests_is_in_the_suite() {
     let suite = fs::read_to_string(root().join("tests/suite.rs")).unwrap();
@@ -208,10 +209,10 @@ fn one_minimum_of_rust() {
     }
 }
 
-/// One room, one file: a new one in src/ is a decision, and is written here and in docs/architecture.md.
+/// A new module of src/ is a decision. It is written here and in docs/architecture.md.
 #[test]
-fn the_rooms_of_src() {
-    const ROOMS: &[&str] = &[
+fn the_modules_of_src() {
+    const MODULES: &[&str] = &[
         "attention.rs",
         "backend.rs",
         "cache.rs",
@@ -235,14 +236,14 @@ fn the_rooms_of_src() {
         "verify.rs",
     ];
     for (name, _) in files("src", &["rs"]) {
-        let room = name.strip_prefix("src/").unwrap();
-        match room.split_once('/') {
-            None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
+        let module = name.strip_prefix("src/").unwrap();
+        match module.split_once('/') {
+            None => assert!(MODULES.contains(&module), "{name} is no module of src/"),
             Some((folder, _)) => {
                 assert!(
                     ["attention", "cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
                         .contains(&folder),
-                    "{name}: no room of src/ has a folder {folder}/"
+                    "{name}: no module of src/ has a folder {folder}/"
                 );
             }
         }
@@ -267,7 +268,7 @@ fn files_stay_readable() {
 #[test]
 fn nothing_is_left_for_later() {
     let mut files = files("", &["rs", "md", "toml", "sh", "js", "py", "yml", "yaml", "cu", "c", "h"]);
-    files.retain(|(name, _)| name != "tests/rooms.rs");
+    files.retain(|(name, _)| name != "tests/architecture.rs");
     for (name, text) in files {
         for (number, line) in text.lines().enumerate() {
             for word in ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!("] {

@@ -1,7 +1,7 @@
-//! `bench --device cuda`, or `hip`: one line a codec, microseconds on the card's clock.
+//! `bench --device cuda`, or `hip`: one line a codec, microseconds on the GPU's clock.
 //!
-//! A decode step is captured for as many layers as exceed the card's cache several times, one after the other in one graph: the
-//! median of 50 launches, a layer's share. Encoding is the kernels' time for 65,536 tokens, keys and values, that are on the card
+//! A decode step is captured for as many layers as exceed the GPU's cache several times, one after the other in one graph: the
+//! median of 50 launches, a layer's share. Encoding is the kernels' time for 65,536 tokens, keys and values, that are on the GPU
 //! in f16: the median of 20.
 
 use crate::console::wrap;
@@ -29,14 +29,14 @@ pub(super) struct Times {
     pub(super) encode: Option<f64>,
 }
 
-/// The card's name, and its times on rows of these values, repeated.
+/// The GPU's name, and its times on rows of these values, repeated.
 pub(super) fn run(
     device: Device,
     specs: &[(String, CodecSpec)],
     dim: usize,
     few: &[f32],
 ) -> Result<(String, Vec<Row>)> {
-    let device = device.card()?;
+    let device = device.gpu()?;
     let mut progress = Progress::shown(specs.len());
     let mut rows = Vec::new();
     for (text, spec) in specs {
@@ -49,7 +49,7 @@ pub(super) fn run(
         rows.push(Row { codec: text.clone(), times });
     }
     if let Some(Err(why)) = rows.iter().all(|row| row.times.is_err()).then(|| &rows[0].times) {
-        fail!("none of these codecs runs on a card at width {dim}: {why}");
+        fail!("none of these codecs runs on a GPU at width {dim}: {why}");
     }
     Ok((device.name().to_string(), rows))
 }
@@ -94,9 +94,9 @@ fn median(mut times: Vec<f32>) -> f64 {
     f64::from(times[times.len() / 2])
 }
 
-pub(super) fn table(rows: &[Row], dim: usize, card: &str) -> String {
+pub(super) fn table(rows: &[Row], dim: usize, gpu: &str) -> String {
     let mut out = wrap(&format!(
-        "Microseconds on {card}, width {dim}. step: a decode step of {HEADS} query heads on {KV_HEADS} key/value heads with {TOKENS} \
+        "Microseconds on {gpu}, width {dim}. step: a decode step of {HEADS} query heads on {KV_HEADS} key/value heads with {TOKENS} \
          tokens; encode: these tokens to pages, keys and values, - where the CPU encodes\n"
     ));
     let mut table = Table::new("ONE LAYER", &[("step", 8), ("encode", 8)]);
@@ -127,17 +127,17 @@ mod tests {
         let row = |codec: &str, times| Row { codec: codec.into(), times };
         let rows = [
             row("turboquant", Ok(Times { step: 20.06, encode: Some(229.94) })),
-            row("octopus", Err("the card has no kernels for it".into())),
+            row("octopus", Err("the GPU has no kernels for it".into())),
         ];
-        let text = table(&rows, 128, "a card");
+        let text = table(&rows, 128, "a GPU");
         let line = |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or("").to_owned();
-        assert!(text.starts_with("Microseconds on a card, width 128."), "{text}");
+        assert!(text.starts_with("Microseconds on a GPU, width 128."), "{text}");
         assert_eq!(
             line("turboquant").split_whitespace().collect::<Vec<_>>(),
             ["turboquant", "20.1", "229.9"],
             "{text}"
         );
-        assert_eq!(line("octopus"), "octopus: the card has no kernels for it", "{text}");
+        assert_eq!(line("octopus"), "octopus: the GPU has no kernels for it", "{text}");
         assert!(text.contains("ONE LAYER") && text.contains("step  encode"), "{text}");
     }
 }
