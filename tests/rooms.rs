@@ -224,6 +224,7 @@ fn the_rooms_of_src() {
         "lib.rs",
         "math.rs",
         "page.rs",
+        "profile.rs",
         "rotation.rs",
         "rows.rs",
         "sketch.rs",
@@ -238,8 +239,19 @@ fn the_rooms_of_src() {
             None => assert!(ROOMS.contains(&room), "{name} is no room of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["attention", "cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
-                        .contains(&folder),
+                    [
+                        "attention",
+                        "cells",
+                        "codebook",
+                        "codec",
+                        "codecs",
+                        "cache",
+                        "chunk",
+                        "gpu",
+                        "page",
+                        "profile"
+                    ]
+                    .contains(&folder),
                     "{name}: no room of src/ has a folder {folder}/"
                 );
             }

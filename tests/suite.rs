@@ -30,6 +30,7 @@ mod outliers;
 mod own_codec;
 mod own_planes;
 mod polarquant;
+mod profile;
 mod properties;
 mod proportion;
 mod qjl;
