@@ -392,7 +392,7 @@ impl CodecSpec {
     }
 
     /// `Ok` if this build has the codec.
-    fn check_built(&self) -> Result<(), Error> {
+    pub(crate) fn check_built(&self) -> Result<(), Error> {
         if self.is_built() { Ok(()) } else { Err(Error::Unsupported { why: self.absent() }) }
     }
 

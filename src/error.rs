@@ -151,6 +151,22 @@ pub enum Error {
         /// What is wrong there.
         why: &'static str,
     },
+    /// A text that is no profile, or of another version, or damaged; or numbers and names that no profile has.
+    Profile {
+        /// The line, from 1; 0 where no text was read.
+        line: usize,
+        /// What is wrong there.
+        why: &'static str,
+    },
+    /// A profile of another model: it does not fit the cache.
+    ProfileShape {
+        /// What differs.
+        what: &'static str,
+        /// How many the profile has.
+        profile: usize,
+        /// How many the cache has.
+        cache: usize,
+    },
     /// A spec names a codec that does not exist.
     UnknownCodec {
         /// Byte offset of the name in the spec.
@@ -276,6 +292,12 @@ impl fmt::Display for Error {
             ),
             Self::Empty => f.write_str("the cache has no tokens to attend to"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
+            Self::Profile { line: 0, why } => write!(f, "profile: {why}"),
+            Self::Profile { line, why } => write!(f, "profile, line {line}: {why}"),
+            Self::ProfileShape { what, profile, cache } => write!(
+                f,
+                "the profile is of another model: it has {profile} {what}, and the cache has {cache}"
+            ),
             Self::UnknownCodec { allowed, .. } => {
                 write!(f, "no such codec; the codecs are")?;
                 list(f, allowed.iter().map(|codec| codec.name), ",")
@@ -338,9 +360,11 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::Length { .. } | Self::Missing { .. } | Self::Rows { .. } | Self::Heads { .. } => {
-                ErrorKind::Argument
-            }
+            Self::Length { .. }
+            | Self::Missing { .. }
+            | Self::Rows { .. }
+            | Self::Heads { .. }
+            | Self::ProfileShape { .. } => ErrorKind::Argument,
             Self::NonFinite { .. }
             | Self::Overflow
             | Self::Weight { .. }
@@ -351,7 +375,7 @@ impl Error {
             | Self::Value { .. }
             | Self::Conflict { .. } => ErrorKind::Spec,
             Self::Full { .. } | Self::Dropped { .. } | Self::Empty => ErrorKind::State,
-            Self::Corrupt { .. } | Self::Snapshot { .. } => ErrorKind::Corrupt,
+            Self::Corrupt { .. } | Self::Snapshot { .. } | Self::Profile { .. } => ErrorKind::Corrupt,
             Self::Memory { .. } => ErrorKind::Memory,
             Self::Width { .. } | Self::Capacity { .. } | Self::Unsupported { .. } => ErrorKind::Unsupported,
         }

@@ -105,6 +105,8 @@ mod error;
 pub mod gpu;
 mod math;
 mod page;
+#[cfg(feature = "alloc")]
+mod profile;
 mod rotation;
 mod rows;
 mod sketch;
@@ -126,6 +128,8 @@ pub use error::{Error, ErrorKind};
 /// Half-precision floats, which caches take and codecs store; the crate `half`'s.
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;
+#[cfg(feature = "alloc")]
+pub use profile::Profile;
 
 /// The README's examples are tests.
 #[cfg(all(doctest, feature = "alloc"))]

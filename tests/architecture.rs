@@ -227,6 +227,7 @@ fn the_modules_of_src() {
         "lib.rs",
         "math.rs",
         "page.rs",
+        "profile.rs",
         "rotation.rs",
         "rows.rs",
         "sketch.rs",
@@ -241,8 +242,19 @@ fn the_modules_of_src() {
             None => assert!(MODULES.contains(&module), "{name} is no module of src/"),
             Some((folder, _)) => {
                 assert!(
-                    ["attention", "cells", "codebook", "codec", "codecs", "cache", "chunk", "gpu", "page"]
-                        .contains(&folder),
+                    [
+                        "attention",
+                        "cells",
+                        "codebook",
+                        "codec",
+                        "codecs",
+                        "cache",
+                        "chunk",
+                        "gpu",
+                        "page",
+                        "profile"
+                    ]
+                    .contains(&folder),
                     "{name}: no module of src/ has a folder {folder}/"
                 );
             }

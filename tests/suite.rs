@@ -32,6 +32,7 @@ mod outliers;
 mod own_codec;
 mod own_planes;
 mod polarquant;
+mod profile;
 mod properties;
 mod proportion;
 mod qjl;

@@ -143,6 +143,10 @@ typedef struct {
     // Query heads of a layer, a multiple of `kv_heads`; 0: not known, and then every call of `octaplex_cache_attend` says
     // `queries`.
     size_t query_heads;
+    // Instead of `keys` and `values`: the most accurate codecs whose pages take at most so many bits a value; 0: not asked for.
+    double bits;
+    // The text of a profile, from `octaplex calibrate`: it spends `bits` where the model needs them. Null: none.
+    const char *profile;
 } octaplex_config;
 
 // Keys or values to append: value c of head h's token t is at h·head_stride + t·token_stride + c.

@@ -61,7 +61,7 @@ Examples:
 /// The commands of the help, by what they are about.
 const GROUPS: [(&str, &[&str]); 3] = [
     ("Codecs", &["compare", "info", "encode", "decode", "score"]),
-    ("Models", &["capture", "perplexity", "generate", "needle", "sweep"]),
+    ("Models", &["capture", "calibrate", "perplexity", "generate", "needle", "sweep"]),
     ("This machine", &["bench", "verify", "completions", "man"]),
 ];
 
@@ -155,6 +155,8 @@ enum Command {
 enum ModelCommand {
     /// Write a model's keys, values and queries on a text, for compare
     Capture(models::Capture),
+    /// Measure which layers need their bits: a profile for --budget
+    Calibrate(models::Calibrate),
     /// Perplexity and KL with a compressed cache, beside f16
     Perplexity(models::Perplexity),
     /// Write text with a compressed cache: speed and bytes
@@ -169,6 +171,7 @@ enum ModelCommand {
 #[cfg(not(feature = "models"))]
 mod models {
     pub(crate) type Capture = super::NeedsModels;
+    pub(crate) type Calibrate = super::NeedsModels;
     pub(crate) type Perplexity = super::NeedsModels;
     pub(crate) type Generate = super::NeedsModels;
     pub(crate) type Needle = super::NeedsModels;
@@ -251,6 +254,7 @@ fn run_model(command: &ModelCommand) -> Result<()> {
     models::threads::settle();
     match command {
         ModelCommand::Capture(capture) => models::capture::run(capture),
+        ModelCommand::Calibrate(calibrate) => models::calibrate::run(calibrate),
         ModelCommand::Perplexity(perplexity) => models::perplexity::run(perplexity),
         ModelCommand::Generate(generate) => models::generate::run(generate),
         ModelCommand::Needle(needle) => models::needle::run(needle),
@@ -263,6 +267,7 @@ fn run_model(command: &ModelCommand) -> Result<()> {
 fn run_model(command: &ModelCommand) -> Result<()> {
     let (command, needs) = match command {
         ModelCommand::Capture(needs) => ("capture", needs),
+        ModelCommand::Calibrate(needs) => ("calibrate", needs),
         ModelCommand::Perplexity(needs) => ("perplexity", needs),
         ModelCommand::Generate(needs) => ("generate", needs),
         ModelCommand::Needle(needs) => ("needle", needs),

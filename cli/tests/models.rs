@@ -488,6 +488,84 @@ fn a_sweep_goes_on_where_it_stopped() {
     assert_eq!(rows(), second);
 }
 
+#[test]
+fn a_calibration_goes_on_where_it_stopped() {
+    let (folder, _) = model("calibrate", "qwen2");
+    let calibrate =
+        |out| [&["calibrate"], &MODEL[..], &["--tokens", "300", "--windows", "2", "--out", out]].concat();
+    let shown = succeeds(&folder, &calibrate("a.octaprofile"));
+    assert!(shown.contains("Checked at 2.5 bits on the 300 tokens that follow: KL 0."), "{shown}");
+    assert!(shown.contains("expected KL") && shown.contains("▇") && shown.contains("   1  "), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let profile: octaplex::Profile = read("a.octaprofile").parse().unwrap();
+    assert_eq!((profile.layers(), profile.kv_heads(), profile.key_dim()), (2, 2, 32));
+    assert!(profile.sensitivities().flatten().all(|kl| kl > 0.0), "{}", read("a.octaprofile"));
+    assert!(!folder.join("a.octaprofile.part").exists());
+
+    // Killed after a few results, and once more in the middle of a line.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_octaplex"));
+    let mut child = command.current_dir(&folder).args(calibrate("b.octaprofile")).spawn().unwrap();
+    let part = folder.join("b.octaprofile.part");
+    let lines = || std::fs::read_to_string(&part).unwrap_or_default().lines().count();
+    while lines() < 3 && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+    if part.exists() {
+        let kept = std::fs::read_to_string(&part).unwrap();
+        std::fs::write(&part, kept.clone() + "{\"kl\":0.0").unwrap();
+        succeeds(&folder, &calibrate("b.octaprofile"));
+        assert_eq!(read("b.octaprofile"), read("a.octaprofile"));
+        // What was kept is taken as it is: a result that no model gives changes the profile.
+        let (first, rest) = kept.split_once(",\"run\"").unwrap();
+        std::fs::write(folder.join("c.octaprofile.part"), format!("{{\"kl\":9.0,\"run\"{rest}")).unwrap();
+        assert!(first.starts_with("{\"kl\":"), "{first}");
+        succeeds(&folder, &calibrate("c.octaprofile"));
+        assert_ne!(read("c.octaprofile"), read("a.octaprofile"));
+    }
+    fails(&folder, &[&calibrate("d"), &["--windows", "9"][..]].concat(), &["cannot be used multiple times"]);
+    let short = ["calibrate", MODEL[0], MODEL[1], MODEL[2], MODEL[3], "--tokens", "120", "--out", "d"];
+    fails(&folder, &short, &["--tokens 120", "no page closes"]);
+    assert!(!folder.join("d").exists());
+}
+
+#[test]
+fn a_profile_spends_the_budget() {
+    let (folder, _) = model("profile", "qwen2");
+    succeeds(&folder, &[&["calibrate"], &MODEL[..], &["--tokens", "300", "--out", "a.octaprofile"]].concat());
+    let by = |command, more: &[&str]| [&[command], &MODEL[..], more].concat();
+    let budget = ["--tokens", "300", "--budget", "2.6", "--json", "out.json"];
+    let profile = [&budget[..], &["--profile", "a.octaprofile"]].concat();
+    let shown = succeeds(&folder, &by("perplexity", &profile));
+    assert!(shown.contains(" in 1 layer") || shown.contains(" in 2 layers"), "{shown}");
+    let found = json(&folder.join("out.json"));
+    assert_eq!(found["layers"].as_array().unwrap().len(), 2, "{found}");
+    assert!(found["bits_per_value_pages"].as_f64().unwrap() <= 2.6, "{found}");
+    succeeds(&folder, &by("generate", &[&profile[..], &["--new", "3"]].concat()));
+    succeeds(&folder, &by("needle", &profile));
+    let sweep =
+        ["--tokens", "300", "--windows", "1", "--keys", "balanced", "--codecs", "2.6; trellis:bits=2"];
+    let shown = succeeds(&folder, &by("sweep", &[&sweep[..], &["--profile", "a.octaprofile"]].concat()));
+    assert!(shown.contains("2.6 by profile ") && shown.contains("trellis:bits=2 "), "{shown}");
+
+    fails(&folder, &by("perplexity", &["--profile", "a.octaprofile"]), &["--budget"]);
+    let text = std::fs::read_to_string(folder.join("a.octaprofile")).unwrap();
+    std::fs::write(folder.join("cut"), &text[..text.len() / 2]).unwrap();
+    fails(
+        &folder,
+        &by("perplexity", &[&budget[..], &["--profile", "cut"]].concat()),
+        &["cut: profile, line "],
+    );
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../profiles/smollm2-135m.octaprofile");
+    fails(
+        &folder,
+        &by("perplexity", &[&budget[..], &["--profile", other]].concat()),
+        &["another model", "30 layers"],
+    );
+}
+
 /// The README's command: no codecs named. What does not suit the model's width is left out, and named.
 #[test]
 fn a_sweep_of_everything_leaves_out_what_does_not_fit() {

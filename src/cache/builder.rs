@@ -1,7 +1,7 @@
 //! A model's cache in a few words.
 
 use super::{CacheConfig, KvCache, LayerConfig};
-use crate::{Backend, CodecSpec, Error};
+use crate::{Backend, CodecSpec, Error, Profile};
 use core::convert::Infallible;
 
 /// Makes a [`KvCache`] whose layers are alike: [`KvCache::builder`] begins, [`build`](Self::build) ends. Whatever is wrong with
@@ -11,6 +11,7 @@ use core::convert::Infallible;
 pub struct KvCacheBuilder {
     config: CacheConfig,
     bits: Option<f64>,
+    profile: Option<Profile>,
     keys: Option<CodecSpec>,
     values: Option<CodecSpec>,
     backend: Option<Backend>,
@@ -41,7 +42,15 @@ impl KvCache {
     /// ```
     pub const fn builder(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> KvCacheBuilder {
         let config = CacheConfig::new(layers, kv_heads, head_dim, capacity);
-        KvCacheBuilder { config, bits: None, keys: None, values: None, backend: None, error: None }
+        KvCacheBuilder {
+            config,
+            bits: None,
+            profile: None,
+            keys: None,
+            values: None,
+            backend: None,
+            error: None,
+        }
     }
 }
 
@@ -50,6 +59,13 @@ impl KvCacheBuilder {
     /// [`CacheConfig::for_bits`]. From 2.1 at a width of 128, 2.3 at 32.
     pub const fn bits(mut self, bits: f64) -> Self {
         self.bits = Some(bits);
+        self
+    }
+
+    /// Spends the [`bits`](Self::bits) where the profile's model needs them: each layer's keys and values have codecs of their
+    /// own. The profile's smallest codecs decide how few bits there may be: about 1.2.
+    pub fn profile(mut self, profile: &Profile) -> Self {
+        self.profile = Some(profile.clone());
         self
     }
 
@@ -110,11 +126,22 @@ impl KvCacheBuilder {
     /// The cache, empty.
     ///
     /// # Errors
-    /// What a text of a spec has wrong; [`Error::Unsupported`] for bits together with codecs, and as [`CacheConfig::for_bits`];
-    /// what [`KvCache::new`] refuses.
+    /// What a text of a spec has wrong; [`Error::Unsupported`] for bits or a profile together with codecs; as
+    /// [`CacheConfig::for_bits`] and [`Profile::solve`]; what [`KvCache::new`] refuses.
     pub fn build(self) -> Result<KvCache, Error> {
         if let Some(error) = self.error {
             return Err(error);
+        }
+        let backend = self.backend.unwrap_or_else(Backend::detect);
+        if let Some(profile) = self.profile {
+            if self.keys.is_some() || self.values.is_some() {
+                let why =
+                    "a profile chooses the codecs of keys and values: give a profile, or codecs, not both";
+                return Err(Error::Unsupported { why });
+            }
+            let why = "a profile spends bits: say how many with bits";
+            let bits = self.bits.ok_or(Error::Unsupported { why })?;
+            return KvCache::new(profile.solve(&self.config, bits)?, backend);
         }
         let config = match (self.bits, self.keys, self.values) {
             (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
@@ -129,7 +156,7 @@ impl KvCacheBuilder {
                 self.config.each(each)
             }
         };
-        KvCache::new(config.layers(), self.backend.unwrap_or_else(Backend::detect))
+        KvCache::new(config.layers(), backend)
     }
 }
 

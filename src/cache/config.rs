@@ -155,14 +155,14 @@ impl LayerConfig {
         8.0 * self.page_bytes() as f64 / self.page_values().max(1) as f64
     }
 
-    fn page_bytes(&self) -> usize {
+    pub(crate) fn page_bytes(&self) -> usize {
         let mut bytes = 0;
         self.page_layout(|part, _| bytes += part);
         bytes
     }
 
     /// Values of a page, keys and values.
-    const fn page_values(&self) -> usize {
+    pub(crate) const fn page_values(&self) -> usize {
         self.kv_heads.saturating_mul(self.page).saturating_mul(self.key_dim.saturating_add(self.value_dim))
     }
 

@@ -75,11 +75,15 @@ pub unsafe extern "C" fn octaplex_cache_create(
 ) -> *mut octaplex_cache {
     let create = || {
         // SAFETY: the caller's promises.
-        let (layers, backend, first) = unsafe {
+        let (layers, profiled, backend, first) = unsafe {
             let (layers, given) = config::read(config)?;
-            (layers, given::backend(given.backend)?, given.first_layer)
+            let profiled = config::profiled(&layers, &given)?;
+            (layers, profiled, given::backend(given.backend)?, given.first_layer)
         };
-        let cache = KvCache::new(config::layers(&layers, first), backend)?;
+        let cache = match profiled {
+            Some(layers) => KvCache::new(layers, backend)?,
+            None => KvCache::new(config::layers(&layers, first), backend)?,
+        };
         Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(Box::new(cache), backend)))).cast())
     };
     // SAFETY: the caller's promise.
@@ -126,6 +130,10 @@ unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerC
     // SAFETY: the caller's promises.
     let (layers, backend, first) = unsafe {
         let (layers, given) = config::read(config)?;
+        if !given.profile.is_null() {
+            let why = "memory that is brought holds one layer, and a profile is of all: set keys and values";
+            return Err(Failure::Here(octaplex_status::Unsupported, why));
+        }
         (layers, given::backend(given.backend)?, given.first_layer)
     };
     let mut layers = config::layers(&layers, first);

@@ -4,7 +4,7 @@
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
 use crate::given;
 use octaplex::cache::Center;
-use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Stats, bf16, f16};
+use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Profile, Stats, bf16, f16};
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
@@ -60,6 +60,10 @@ pub struct octaplex_config {
     /// Query heads of a layer, a multiple of `kv_heads`; 0: not known, and then every call of `octaplex_cache_attend` says
     /// `queries`.
     pub query_heads: usize,
+    /// Instead of `keys` and `values`: the most accurate codecs whose pages take at most so many bits a value; 0: not asked for.
+    pub bits: f64,
+    /// The text of a profile, from `octaplex calibrate`: it spends `bits` where the model needs them. Null: none.
+    pub profile: *const c_char,
 }
 
 /// What the first version of the struct had: less is no `octaplex_config`.
@@ -101,12 +105,14 @@ pub unsafe extern "C" fn octaplex_config_init(
         max_rollback: each.max_rollback,
         sliding_window: 0,
         query_heads: 0,
+        bits: 0.0,
+        profile: std::ptr::null(),
     };
     // SAFETY: the caller's promises.
     unsafe { run(error, || given::fill(config, size, CONFIG_LEAST, defaults)) }
 }
 
-/// The configurations of the layers, and the backend.
+/// The configuration of all layers, and what was given.
 ///
 /// # Safety
 /// `config` is null or the caller's, and its texts are texts.
@@ -121,6 +127,14 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.value_dim = config.value_dim;
     // SAFETY: the caller's promises.
     let [keys, values] = unsafe { [given::text(config.keys)?, given::text(config.values)?] };
+    if config.bits != 0.0 && (keys.is_some() || values.is_some()) {
+        let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
+        return Err(Failure::Here(octaplex_status::Unsupported, why));
+    }
+    if config.bits == 0.0 && !config.profile.is_null() {
+        let why = "a profile spends bits: set bits as well";
+        return Err(Failure::Here(octaplex_status::Unsupported, why));
+    }
     for (text, spec) in [(keys, &mut each.keys), (values, &mut each.values)] {
         if let Some(text) = text {
             *spec = text.parse::<CodecSpec>()?;
@@ -143,12 +157,29 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.sliding_window = (config.sliding_window > 0).then_some(config.sliding_window);
     each.query_heads = (config.query_heads > 0).then_some(config.query_heads);
     let boundary = config.boundary_layers as usize;
-    Ok((CacheConfig::new(config.layers, 0, 0, 0).each(each).boundary_layers(boundary), config))
+    let cache = CacheConfig::new(config.layers, 0, 0, 0).each(each).boundary_layers(boundary);
+    let by_bits = config.bits != 0.0 && config.profile.is_null();
+    Ok((if by_bits { cache.for_bits(config.bits)? } else { cache }, config))
 }
 
 /// The layers of a configuration, numbered from its first one.
 pub(crate) fn layers(cache: &CacheConfig, first: u32) -> impl Iterator<Item = LayerConfig> {
     cache.layers().map(move |layer| layer.layer(layer.layer.wrapping_add(first)))
+}
+
+/// The same with the codecs that a profile chooses; `None` where none is given.
+///
+/// # Safety
+/// The configuration's texts are texts.
+pub(crate) unsafe fn profiled(
+    cache: &CacheConfig,
+    given: &octaplex_config,
+) -> Result<Option<Vec<LayerConfig>>> {
+    // SAFETY: the caller's promise.
+    let Some(profile) = (unsafe { given::text(given.profile) })? else { return Ok(None) };
+    let mut layers = profile.parse::<Profile>()?.solve(cache, given.bits)?;
+    layers.iter_mut().for_each(|layer| layer.layer = layer.layer.wrapping_add(given.first_layer));
+    Ok(Some(layers))
 }
 
 /// 32-bit floats.

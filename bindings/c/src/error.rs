@@ -88,9 +88,11 @@ impl Failure {
                 | Error::Weight { .. }
                 | Error::Row { .. }
                 | Error::Page { .. } => octaplex_status::Value,
-                Error::Length { .. } | Error::Rows { .. } | Error::Heads { .. } | Error::Memory { .. } => {
-                    octaplex_status::Length
-                }
+                Error::Length { .. }
+                | Error::Rows { .. }
+                | Error::Heads { .. }
+                | Error::ProfileShape { .. }
+                | Error::Memory { .. } => octaplex_status::Length,
                 Error::Missing { .. } => octaplex_status::Missing,
                 Error::Corrupt { .. } | Error::Snapshot { .. } => octaplex_status::Corrupt,
                 Error::Full { .. } => octaplex_status::Full,
@@ -99,7 +101,8 @@ impl Failure {
                 Error::UnknownCodec { .. }
                 | Error::UnknownKey { .. }
                 | Error::Value { .. }
-                | Error::Conflict { .. } => octaplex_status::Text,
+                | Error::Conflict { .. }
+                | Error::Profile { .. } => octaplex_status::Text,
                 _ => octaplex_status::Unsupported,
             },
         }

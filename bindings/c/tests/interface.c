@@ -51,6 +51,22 @@ static octaplex_config config_of(const char *spec) {
     return config;
 }
 
+/* Of two layers. Lines of comments say nothing, and are left out here. */
+static const char PROFILE[] =
+    "octaplex-profile 1\n"
+    "model a model\n"
+    "layers 2\n"
+    "kv_heads 2\n"
+    "key_dim 64\n"
+    "value_dim 64\n"
+    "keys graded:fine=4,coarse=1 1\n"
+    "keys graded 0.25\n"
+    "values trellis:m=2 1\n"
+    "values trellis 0.25\n"
+    "layer 0 0.01 0.002\n"
+    "layer 1 0.001 0.0005\n"
+    "digest 57e16435\n";
+
 static octaplex_tensor packed(const float *data, size_t tokens) {
     octaplex_tensor tensor = {data, HEADS * tokens * WIDTH, OCTAPLEX_F32, 0, 0};
     return tensor;
@@ -453,6 +469,28 @@ static void configurations(void) {
     REFUSED(values, "nothing", TEXT, "codecs");
     REFUSED(backend, "sse9", TEXT, "backend");
     NOTHING(octaplex_cache_create(NULL, &error), POINTER, "octaplex_config_init");
+
+    /* Bits, and a profile that spends them; nothing is created by one of another model. */
+    REFUSED(bits, 3.2, UNSUPPORTED, "not both");
+    REFUSED(profile, PROFILE, UNSUPPORTED, "bits as well");
+    wrong = config_of(NULL);
+    wrong.bits = 3.2;
+    cache = octaplex_cache_create(&wrong, &error);
+    CHECK(cache != NULL);
+    WELL(octaplex_cache_free(cache, &error));
+    wrong.profile = "octaplex-profile 1\n";
+    NOTHING(octaplex_cache_create(&wrong, &error), TEXT, "line 2: it ends here");
+    wrong.profile = PROFILE;
+    NOTHING(octaplex_cache_create(&wrong, &error), LENGTH, "another model: it has 2 layers");
+    NOTHING(octaplex_cache_memory_needed(&wrong, 1, &error), UNSUPPORTED, "a profile is of all");
+    wrong.layers = 2;
+    wrong.kv_heads = 2, wrong.key_dim = wrong.value_dim = 64, wrong.query_heads = 0;
+    wrong.bits = HUGE_VAL;
+    NOTHING(octaplex_cache_create(&wrong, &error), UNSUPPORTED, "finite");
+    wrong.bits = 2.4;
+    cache = octaplex_cache_create(&wrong, &error);
+    CHECK(cache != NULL);
+    WELL(octaplex_cache_free(cache, &error));
 
     config.layers = 3;
     config.boundary_layers = 1;

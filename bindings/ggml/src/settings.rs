@@ -1,8 +1,8 @@
 //! What environment variables say.
 
 use octaplex::codecs::{F16Spec, Role};
-use octaplex::{CacheConfig, CodecSpec, LayerConfig};
-use std::env;
+use octaplex::{CacheConfig, CodecSpec, LayerConfig, Profile};
+use std::{env, fs};
 
 /// How caches are kept.
 #[derive(Clone, Debug)]
@@ -12,10 +12,44 @@ pub(crate) struct Settings {
     values: Option<CodecSpec>,
     /// At most so many bits a value, for codecs that are not named.
     bits: Option<f64>,
+    /// What a profile makes of the bits.
+    profile: Option<Solved>,
     /// Cells at the beginning of a stream that stay exact.
     pub(crate) sinks: usize,
     /// At least so many of the newest tokens stay exact.
     window: usize,
+}
+
+/// A profile, and the codecs of each layer's keys and values.
+#[derive(Clone, Debug)]
+struct Solved {
+    profile: Profile,
+    layers: Vec<[CodecSpec; 2]>,
+}
+
+impl Solved {
+    fn read(path: &str, bits: f64) -> Result<Self, String> {
+        let text = fs::read_to_string(path).map_err(|why| why.to_string())?;
+        let profile: Profile = text.parse().map_err(|why| format!("{why}"))?;
+        let mut config = CacheConfig::new(profile.layers(), profile.kv_heads(), profile.key_dim(), 4096);
+        config.each.value_dim = profile.value_dim();
+        let layers = profile.solve(&config, bits).map_err(|why| why.to_string())?;
+        Ok(Self { profile, layers: layers.iter().map(|layer| [layer.keys, layer.values]).collect() })
+    }
+
+    fn codec(&self, role: Role, layer: u32, heads: usize, dim: usize) -> Result<CodecSpec, String> {
+        let (profile, number) = (&self.profile, usize::from(role == Role::Values));
+        let width = [profile.key_dim(), profile.value_dim()][number];
+        match self.layers.get(layer as usize) {
+            Some(codecs) if (heads, dim) == (profile.kv_heads(), width) => Ok(codecs[number]),
+            _ => Err(format!(
+                "OCTAPLEX_PROFILE is of another model: it has {} layers of {} heads of width {width}, and layer {layer} \
+                 has {heads} of width {dim}",
+                profile.layers(),
+                profile.kv_heads()
+            )),
+        }
+    }
 }
 
 impl Settings {
@@ -39,27 +73,51 @@ impl Settings {
             },
             None => Ok(otherwise),
         };
+        let path = read("OCTAPLEX_PROFILE");
+        // A profile has smaller codecs, for the layers that can do with them.
+        let least = if path.is_some() { 1.0 } else { 2.3 };
         let bits = match read("OCTAPLEX_BITS") {
             Some(text) => match text.trim().parse::<f64>() {
-                Ok(bits) if (2.3..=16.0).contains(&bits) => Some(bits),
-                _ => return Err(format!("OCTAPLEX_BITS={text}: expected a number from 2.3 to 16")),
+                Ok(bits) if (least..=16.0).contains(&bits) => Some(bits),
+                _ => return Err(format!("OCTAPLEX_BITS={text}: expected a number from {least} to 16")),
             },
             None => None,
+        };
+        let profile = match (path, bits) {
+            (Some(path), Some(bits)) => Some(
+                Solved::read(path.trim(), bits).map_err(|why| format!("OCTAPLEX_PROFILE={path}: {why}"))?,
+            ),
+            (Some(path), None) => {
+                return Err(format!(
+                    "OCTAPLEX_PROFILE={path}: a profile spends bits: set OCTAPLEX_BITS as well"
+                ));
+            }
+            (None, _) => None,
         };
         Ok(Self {
             keys: codec("OCTAPLEX_KEYS")?,
             values: codec("OCTAPLEX_VALUES")?,
             bits,
+            profile,
             sinks: number("OCTAPLEX_SINKS", 4, 64)?,
             window: number("OCTAPLEX_WINDOW", 64, 1 << 20)?,
         })
     }
 
-    /// The codec of keys or values of so many heads of a width.
-    pub(crate) fn codec(&self, role: Role, heads: usize, dim: usize) -> Result<CodecSpec, String> {
+    /// The codec of a layer's keys or values, of so many heads of a width.
+    pub(crate) fn codec(
+        &self,
+        role: Role,
+        layer: u32,
+        heads: usize,
+        dim: usize,
+    ) -> Result<CodecSpec, String> {
         let named = if role == Role::Keys { self.keys } else { self.values };
         if let Some(codec) = named {
             return Ok(codec);
+        }
+        if let Some(profile) = &self.profile {
+            return profile.codec(role, layer, heads, dim);
         }
         let Some(bits) = self.bits else {
             let default = LayerConfig::new(heads, dim, 4096);
@@ -90,7 +148,7 @@ mod tests {
 
     fn codecs(pairs: &[(&str, &str)], dim: usize) -> [String; 2] {
         let settings = of(pairs).unwrap();
-        [Role::Keys, Role::Values].map(|role| settings.codec(role, 2, dim).unwrap().to_string())
+        [Role::Keys, Role::Values].map(|role| settings.codec(role, 0, 2, dim).unwrap().to_string())
     }
 
     #[test]
@@ -108,6 +166,22 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_spends_the_bits() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/smollm2-135m.octaprofile");
+        let settings = of(&[("OCTAPLEX_PROFILE", path), ("OCTAPLEX_BITS", "1.9")]).unwrap();
+        let codec = |layer, heads, dim| settings.codec(Role::Values, layer, heads, dim);
+        let rates: Vec<_> = (0..30).map(|layer| codec(layer, 3, 64).unwrap().bits_per_value(64)).collect();
+        assert!(rates.iter().any(|rate| *rate < 1.5) && rates.iter().any(|rate| *rate > 2.0), "{rates:?}");
+        for (layer, heads, dim) in [(30, 3, 64), (0, 2, 64), (0, 3, 128)] {
+            assert!(codec(layer, heads, dim).unwrap_err().contains("another model"));
+        }
+        let refused = |path, bits| of(&[("OCTAPLEX_PROFILE", path), ("OCTAPLEX_BITS", bits)]).unwrap_err();
+        assert!(refused(path, "1.0").contains("more bits"), "{}", refused(path, "1.0"));
+        assert!(refused("no such file", "2.5").starts_with("OCTAPLEX_PROFILE=no such file: "));
+        assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "2.5").contains("no profile"));
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_in_words() {
         for (name, text, why) in [
             ("OCTAPLEX_KEYS", "trelis", "no such codec"),
@@ -115,6 +189,7 @@ mod tests {
             ("OCTAPLEX_BITS", "NaN", "2.3 to 16"),
             ("OCTAPLEX_SINKS", "65", "0 to 64"),
             ("OCTAPLEX_WINDOW", "-1", "0 to"),
+            ("OCTAPLEX_PROFILE", "none", "OCTAPLEX_BITS as well"),
         ] {
             let error = of(&[(name, text)]).unwrap_err();
             assert!(error.starts_with(&format!("{name}={text}: ")) && error.contains(why), "{error}");

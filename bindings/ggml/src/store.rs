@@ -69,7 +69,7 @@ impl Store {
     /// How cells of heads of a width are kept.
     fn config(&self, instance: &Instance, dim: usize) -> Result<CellConfig, String> {
         let heads = self.width / dim;
-        let codec = instance.settings.codec(self.role, heads, dim)?;
+        let codec = instance.settings.codec(self.role, self.layer, heads, dim)?;
         Ok(CellConfig::new(self.role, heads, dim, self.cells)
             .layer(self.layer)
             .streams(self.streams)
@@ -80,8 +80,8 @@ impl Store {
 
     /// Bytes that a full cache will take, by the narrowest heads that it may have: those have the most beside their codes.
     pub(crate) fn expected_bytes(&self, instance: &Instance) -> usize {
-        let dim = [64, 80, 96, 128, 256].into_iter().find(|dim| self.width.is_multiple_of(*dim));
-        let config = dim.and_then(|dim| self.config(instance, dim).ok());
+        let mut dims = [64, 80, 96, 128, 256].into_iter().filter(|dim| self.width.is_multiple_of(*dim));
+        let config = dims.find_map(|dim| self.config(instance, dim).ok());
         config.map_or(self.nominal_bytes(), |config| config.required_bytes().min(self.nominal_bytes()))
     }
 

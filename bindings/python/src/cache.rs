@@ -5,7 +5,7 @@ use crate::work::work;
 use crate::{Error, OrRaise, Result, os_error, spec_or};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::Center;
-use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Stats};
+use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Profile, Stats};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -69,6 +69,9 @@ pub(crate) struct Settings {
     values: Option<String>,
     #[pyo3(item)]
     pub(crate) bits: Option<f64>,
+    /// The text of one.
+    #[pyo3(item)]
+    profile: Option<String>,
     #[pyo3(item)]
     page: usize,
     #[pyo3(item)]
@@ -109,6 +112,10 @@ impl Settings {
         let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
             .each(each)
             .boundary_layers(self.boundary_layers);
+        if let (Some(profile), Some(bits)) = (&self.profile, self.bits) {
+            let profile: Profile = profile.parse().or_raise()?;
+            return profile.solve(&config, bits).or_raise();
+        }
         if let Some(bits) = self.bits {
             config = config.for_bits(bits).or_raise()?;
         }

@@ -104,6 +104,21 @@ def test_attention_of_a_cache():
     assert 6 < stats.bits_per_value < 16
 
 
+PROFILE = ROOT / "profiles" / "smollm2-135m.octaprofile"
+
+
+def test_a_profile_spends_the_bits():
+    caches = [octaplex.Cache(30, 3, 64, 1000, profile=form, bits=2.2) for form in (PROFILE, str(PROFILE), PROFILE.read_text())]
+    assert caches[0].specs == caches[1].specs == caches[2].specs
+    assert len(set(caches[0].specs)) > 3  # layers have codecs of their own
+    rows = gaussian(3, 600, 64)
+    for layer in range(30):
+        caches[0].append(layer, rows, rows)
+    stats = caches[0].stats()
+    assert 2.1 < 8 * stats.paged_bytes / (30 * 3 * 128 * stats.paged_tokens) <= 2.2
+    assert np.isfinite(caches[0].attend(7, gaussian(9, 64))).all()
+
+
 def test_a_cache_goes_back_forks_and_is_saved(tmp_path):
     cache = octaplex.Cache(1, 2, 64, 1000, bits=3.2, sink_tokens=8)
     assert cache.specs == [("graded", "trellis")]
@@ -312,6 +327,12 @@ def transposed_weights():
         ("shares memory with queries", lambda c, k: attend_in_place(c)),
         ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, keys="f16")),
         ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, values="turboquant")),
+        ("pass bits as well", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE)),
+        ("either bits, or keys", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE, bits=2.2, keys="f16")),
+        ("it has 30 layers, and the cache has 24", lambda c, k: octaplex.Cache(24, 3, 64, 10**12, profile=PROFILE, bits=2.2)),
+        ("more bits", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE, bits=1.0)),
+        ("line 2: it ends here", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile="octaplex-profile 1", bits=2.2)),
+        ("profile is a path or", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=3, bits=2.2)),
         ("keys is a masked array", lambda c, k: c.append(0, np.ma.masked_array(ROWS, ROWS > 0), ROWS)),
         ("tensor is a masked array", lambda c, k: k.encode(np.ma.masked_array(CHUNK, CHUNK > 0))),
         ("blob is a masked array", lambda c, k: k.decode(np.ma.masked_array(np.frombuffer(k.encode(CHUNK), np.uint8), False))),

@@ -160,14 +160,33 @@ impl Model {
         attention: &mut impl Attention,
         mut after_layer: impl FnMut(),
     ) -> Result<Vec<f32>> {
-        let Shape { heads, kv_heads, head_dim, epsilon, .. } = self.shape;
-        let (count, position) = (tokens.len(), attention.tokens());
+        let position = attention.tokens();
+        self.forward_from(0, self.embedded(tokens)?, position, attention, |_| after_layer())
+    }
+
+    /// What enters the first layer.
+    pub(crate) fn embedded(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut x = self.embedding.rows(tokens)?;
         if self.gemma {
             let scale = (self.shape.width as f32).sqrt();
             x.iter_mut().for_each(|x| *x *= scale);
         }
-        for (number, layer) in self.layers.iter().enumerate() {
+        Ok(x)
+    }
+
+    /// The same from layer `first` on, given what enters it; the first token has this position. `after_layer` sees what a layer
+    /// gives to the next.
+    pub(crate) fn forward_from(
+        &self,
+        first: usize,
+        mut x: Vec<f32>,
+        position: usize,
+        attention: &mut impl Attention,
+        mut after_layer: impl FnMut(&[f32]),
+    ) -> Result<Vec<f32>> {
+        let Shape { width, heads, kv_heads, head_dim, epsilon, .. } = self.shape;
+        let count = x.len() / width;
+        for (number, layer) in self.layers.iter().enumerate().skip(first) {
             let normed = norm(&x, &layer.attention_norm, epsilon);
             let local = self.local_rope.as_ref().filter(|_| self.shape.window(number).is_some());
             let rope = local.unwrap_or(&self.rope);
@@ -202,7 +221,7 @@ impl Model {
             });
             let fed = layer.down.apply(&gate)?;
             add(&mut x, &optional_norm(fed, &layer.after_feed, epsilon));
-            after_layer();
+            after_layer(&x);
         }
         Ok(norm(&x, &self.norm, epsilon))
     }

@@ -164,6 +164,11 @@ fn run<A: Attention>(
     hidden.collect()
 }
 
+/// The divergence of a prediction from another.
+pub(super) fn divergence(reference: &[f32], logits: &[f32], backend: Backend) -> f64 {
+    Predictions::of(reference, logits, 0, backend).divergences[0]
+}
+
 impl Predictions {
     /// One prediction.
     fn of(reference: &[f32], logits: &[f32], target: usize, backend: Backend) -> Self {

@@ -145,7 +145,7 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
     }
     model.check_context(longest)?;
     let text = model.text.of_file(&arguments.text, longest)?;
-    let caches = [Codecs::f16(), codecs];
+    let caches = [Codecs::f16(), codecs.clone()];
     let runs = if codecs.is_f16() { &caches[..1] } else { &caches[..] };
     let progress =
         Progress::shown(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers);

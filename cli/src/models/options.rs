@@ -2,6 +2,7 @@
 
 use super::attention::Cached;
 use super::forward::Model;
+use super::profiles::{Pair, all_layers, read_profile};
 use super::shape::Shape;
 use crate::codecs::{is_float, parse_budget, parse_spec, recommended, shown_spec};
 use crate::failure::{At, Result, first_line};
@@ -9,10 +10,11 @@ use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;
 use octaplex::cache::Finer;
-use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig};
+use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
 use octaplex_candle::KvCache;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Tokens of a prompt that decide the balance unless told otherwise.
 pub(crate) const CALIBRATION: usize = 256;
@@ -59,6 +61,9 @@ pub(crate) struct CodecOptions {
     /// Instead of codecs: the most accurate that take at most so many bits a value in pages
     #[arg(long, value_name = "BITS", conflicts_with_all = ["k", "v"], value_parser = parse_budget)]
     budget: Option<f64>,
+    /// A profile of this model, from octaplex calibrate: it spends the budget where the model needs it
+    #[arg(long, value_name = "FILE", requires = "budget")]
+    profile: Option<PathBuf>,
     #[command(flatten)]
     keys: KeyOptions,
 }
@@ -75,14 +80,16 @@ impl CodecOptions {
             v: self.v.unwrap_or(f16.v),
             open: [self.k.is_none(), self.v.is_none()],
             finer: None,
+            layers: None,
             budget: self.budget,
+            profile: self.profile.as_deref().map(read_profile).transpose()?,
             keys,
         })
     }
 }
 
 /// The codecs of a cache, and what is done to keys before.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Codecs {
     pub(crate) k: CodecSpec,
     pub(crate) v: CodecSpec,
@@ -90,8 +97,11 @@ pub(crate) struct Codecs {
     open: [bool; 2],
     /// Layers that have others.
     finer: Option<Finer>,
-    /// Bits that decide all three, likewise.
+    /// Those of each layer, in the place of all these.
+    layers: Option<Arc<[Pair]>>,
+    /// Bits that decide all of this, likewise; and what spends them.
     budget: Option<f64>,
+    profile: Option<Arc<Profile>>,
     pub(crate) keys: Keys,
 }
 
@@ -104,22 +114,40 @@ impl Codecs {
 
     /// These in all layers.
     pub(crate) fn of(k: CodecSpec, v: CodecSpec, keys: Keys) -> Self {
-        Self { k, v, open: [false; 2], finer: None, budget: None, keys }
+        Self { k, v, open: [false; 2], finer: None, layers: None, budget: None, profile: None, keys }
+    }
+
+    /// Each layer's own.
+    pub(crate) fn of_layers(layers: Vec<Pair>, keys: Keys) -> Self {
+        let f16 = Codecs::f16();
+        Self { layers: Some(layers.into()), ..Self::of(f16.k, f16.v, keys) }
     }
 
     /// The most accurate within so many bits a value.
-    pub(crate) fn within(bits: f64, keys: Keys) -> Self {
-        Self { budget: Some(bits), ..Self::of(Codecs::f16().k, Codecs::f16().v, keys) }
+    pub(crate) fn within(bits: f64, profile: Option<Arc<Profile>>, keys: Keys) -> Self {
+        Self { budget: Some(bits), profile, ..Self::of(Codecs::f16().k, Codecs::f16().v, keys) }
     }
 
     pub(crate) fn is_f16(&self) -> bool {
         self.budget.is_none()
+            && self.layers.is_none()
             && self.open == [false; 2]
             && [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
     }
 
+    /// The first layers, which are exact.
+    pub(crate) fn exact_layers(&self) -> usize {
+        let f16 = CodecSpec::F16(Default::default());
+        let layers = self.layers.iter().flat_map(|layers| layers.iter());
+        layers.take_while(|pair| **pair == [f16; 2]).count()
+    }
+
     /// In a line.
     pub(crate) fn describe(&self) -> String {
+        if let Some(layers) = &self.layers {
+            let [k, v] = all_layers(layers);
+            return format!("keys {k}, {}; values {v}", self.keys.describe());
+        }
         let (k, v) = (shown_spec(self.k), shown_spec(self.v));
         let all = match (self.is_f16(), is_float(self.k)) {
             (true, _) => "keys and values f16".into(),
@@ -163,12 +191,22 @@ impl ModelOptions {
                 ..codecs
             });
         };
-        let Shape { layers, kv_heads, head_dim, .. } = model.shape;
-        let config = CacheConfig::new(layers, kv_heads, head_dim, 1 << 20).boundary_layers(self.boundary);
-        let each = config.each.page(self.page);
-        let config = config.each(each).for_bits(bits).at("--budget")?;
+        let config = self.config_of(model);
+        if let Some(profile) = &codecs.profile {
+            let layers = profile.solve(&config, bits).at("--profile")?;
+            let pairs = layers.iter().map(|layer| [layer.keys, layer.values]).collect();
+            return Ok(Codecs::of_layers(pairs, codecs.keys));
+        }
+        let config = config.for_bits(bits).at("--budget")?;
         let CacheConfig { each, finer, .. } = config;
         Ok(Codecs { k: each.keys, v: each.values, open: [false; 2], finer, budget: None, ..codecs })
+    }
+
+    /// What decides how many bits a page takes.
+    pub(crate) fn config_of(&self, model: &Model) -> CacheConfig {
+        let Shape { layers, kv_heads, head_dim, .. } = model.shape;
+        let config = CacheConfig::new(layers, kv_heads, head_dim, 1 << 20).boundary_layers(self.boundary);
+        config.each(config.each.page(self.page))
     }
 
     /// An empty cache for so many tokens.
@@ -188,7 +226,12 @@ impl ModelOptions {
             .boundary_layers(self.boundary)
             .each(each);
         config.finer = codecs.finer;
-        let layers = config.layers().enumerate().map(|(number, layer)| match shape.window(number) {
+        let own = |number: usize, layer: LayerConfig| match &codecs.layers {
+            Some(layers) => layer.keys(layers[number][0]).values(layers[number][1]),
+            None => layer,
+        };
+        let layers = config.layers().enumerate().map(|(number, layer)| (number, own(number, layer)));
+        let layers = layers.map(|(number, layer)| match shape.window(number) {
             Some(window) => layer.sliding_window(window),
             None => layer,
         });
@@ -220,12 +263,17 @@ impl ModelOptions {
         let finer = codecs.finer;
         let k = Codecs::name(codecs.k, finer.map(|finer| (finer.layers, finer.keys)));
         let v = Codecs::name(codecs.v, finer.map(|finer| (finer.layers, finer.values)));
-        json!({
+        let [k, v] = codecs.layers.as_deref().map_or([k, v], all_layers);
+        let mut json = json!({
             "model": model.name, "model_bytes": model.bytes, "k": k, "v": v,
             "center": center_name(codecs.keys.center), "balance": codecs.keys.balance, "page": self.page,
             "sinks": self.sinks, "window": self.window, "boundary": self.boundary, "block": self.block,
             "calibrate": self.calibrate,
-        })
+        });
+        if let Some(layers) = &codecs.layers {
+            json["layers"] = layers.iter().map(|[k, v]| format!("{k}/{v}")).collect();
+        }
+        json
     }
 
     /// What all runs of a session share.

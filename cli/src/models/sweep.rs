@@ -3,13 +3,15 @@
 mod page;
 mod rows;
 
+use super::kept::{self, Kept};
 use super::likelihood::{Outcome, Reference};
 use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
+use super::profiles::read_profile;
 use crate::codecs::{in_list, parse_budget, parse_spec};
 use crate::console::{Console, page_note, wrap};
 use crate::device::Device;
-use crate::failure::{At, Failure, Result, fail, first_line};
+use crate::failure::{Result, fail};
 use crate::files;
 use crate::keys::Keys;
 use crate::progress::Progress;
@@ -19,8 +21,6 @@ use clap::Args;
 use octaplex::cache::Center;
 use rows::{Preparation, Row, cells};
 use serde_json::Value;
-use std::fs::OpenOptions;
-use std::io::Write;
 use std::path::PathBuf;
 
 /// What runs when `--codecs` is not given.
@@ -61,6 +61,9 @@ pub(crate) struct Sweep {
     /// bits a value in pages
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
+    /// A profile of this model, from octaplex calibrate: it spends the bits that --codecs names
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// How keys are prepared
     #[arg(long, value_name = "HOW,HOW,…", value_delimiter = ',', default_value = "plain,page,balanced")]
     keys: Vec<Preparation>,
@@ -83,12 +86,13 @@ type Case = (String, Preparation, Codecs);
 
 fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    let profile = sweep.profile.as_deref().map(read_profile).transpose()?;
     for text in sweep.codecs.as_deref().unwrap_or(DEFAULT_CODECS).split(';').map(str::trim) {
         if text.is_empty() {
             continue;
         }
         let codecs = |keys| match parse_budget(text) {
-            Ok(bits) => Ok(Codecs::within(bits, keys)),
+            Ok(bits) => Ok(Codecs::within(bits, profile.clone(), keys)),
             Err(_) => {
                 let (k, v) = text.split_once('/').unwrap_or((text, text));
                 let parse = |spec| parse_spec(spec).or_else(|failure| in_list(text, failure));
@@ -99,8 +103,12 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
             let center = if how == Preparation::Plain { Center::Off } else { Center::Page };
             let keys = Keys { center, balance: how == Preparation::Balanced };
             let codecs = codecs(keys)?;
+            let name = match (&profile, parse_budget(text)) {
+                (Some(_), Ok(_)) => format!("{text} by profile"),
+                _ => text.to_owned(),
+            };
             if !codecs.is_f16() || how == sweep.keys[0] {
-                cases.push((text.to_owned(), how, codecs));
+                cases.push((name, how, codecs));
             }
         }
     }
@@ -113,15 +121,15 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
     let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
-    files::check(&sweep.rows)?;
+    let mut kept = Kept::open(&sweep.rows)?;
     let mut cases = cases(sweep)?;
     let model = options.load()?;
     for case in &mut cases {
-        case.2 = options.settled(&model, case.2)?;
+        case.2 = options.settled(&model, case.2.clone())?;
     }
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * windows)?;
-    let fingerprint = hash(&words);
+    let fingerprint = kept::hash(&words);
     let key = |case: &Case| {
         let mut key = options.json(&model, &case.2);
         key["keys"] = case.1.name().into();
@@ -147,16 +155,15 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         }
         console.say(&format!("{}\n", wrap(&format!("without {codec}: {failure}"))))?;
     }
-    let kept = kept_rows(sweep)?;
-    let find = |key: &Value| kept.iter().find_map(|row| outcome_of(row, key));
-    let missing = cases.iter().filter(|case| find(&key(case)).is_none()).count();
+    let find = |kept: &Kept, key: &Value| kept.rows().find_map(|row| outcome_of(row, key));
+    let missing = cases.iter().filter(|case| find(&kept, &key(case)).is_none()).count();
     let steps = Reference::steps(&model, *windows);
     let progress = Progress::shown((missing + usize::from(missing > 0)) * steps);
     let mut reference = None;
     let mut rows = Vec::new();
     for case in &cases {
         let mut row = key(case);
-        let outcome = match find(&row) {
+        let outcome = match find(&kept, &row) {
             Some(outcome) => outcome,
             None => {
                 let reference = match &reference {
@@ -167,7 +174,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
                 if let (Some(row), Some(found)) = (row.as_object_mut(), outcome.json().as_object()) {
                     row.extend(found.clone());
                 }
-                keep(sweep, &row)?;
+                kept.add(row)?;
                 outcome
             }
         };
@@ -223,36 +230,6 @@ fn rates_of(rows: &[Row]) -> Vec<Rate> {
     rows.iter().map(rate).collect()
 }
 
-/// Which text it was: the FNV-1a hash of its tokens.
-fn hash(tokens: &[u32]) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for byte in tokens.iter().flat_map(|token| token.to_le_bytes()) {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    format!("{hash:016x}")
-}
-
-fn kept_rows(sweep: &Sweep) -> Result<Vec<Value>> {
-    if !sweep.rows.exists() {
-        return Ok(Vec::new());
-    }
-    let text = String::from_utf8_lossy(&files::read(&sweep.rows)?).into_owned();
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let count = text.lines().count();
-    let rows = lines.filter_map(|(number, line)| match serde_json::from_str(line) {
-        Ok(row) => Some(Ok(row)),
-        // The last line of a sweep that was interrupted.
-        Err(_) if number + 1 == count && !text.ends_with('\n') => None,
-        Err(error) => Some(Err(Failure(format!(
-            "{}, line {}: {}",
-            sweep.rows.display(),
-            number + 1,
-            first_line(&error)
-        )))),
-    });
-    rows.collect()
-}
-
 /// The outcome in a row, if all that `key` says is in it.
 fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     let key = key.as_object()?;
@@ -267,25 +244,6 @@ fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
         return None;
     }
     Outcome::from_json(row)
-}
-
-fn keep(sweep: &Sweep, row: &Value) -> Result<()> {
-    let place = sweep.rows.display();
-    let before = if sweep.rows.exists() { files::read(&sweep.rows)? } else { Vec::new() };
-    let (whole, last) =
-        before.split_at(before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
-    let start = match serde_json::from_slice::<Value>(last) {
-        Ok(_) => "\n",
-        // An interrupted sweep leaves a part of a line.
-        Err(_) => {
-            if !last.is_empty() {
-                files::write(&sweep.rows, whole)?;
-            }
-            ""
-        }
-    };
-    let mut file = OpenOptions::new().create(true).append(true).open(&sweep.rows).at(&place)?;
-    file.write_all(format!("{start}{row}\n").as_bytes()).at(&place)
 }
 
 /// Without the columns that are in the page only.

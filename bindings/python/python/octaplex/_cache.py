@@ -44,14 +44,30 @@ class Stats(NamedTuple):
         return 8 * self.bytes / max(self.values, 1)
 
 
-def settings_of(*, keys: Any, values: Any, bits: Any, **more: Any) -> dict[str, Any]:
+def profile_text(profile: Any) -> str:
+    """A profile's text: itself, or that of the file at a path."""
+    if isinstance(profile, str) and profile.lstrip().startswith(("octaplex-profile", "#")):
+        return profile
+    if not isinstance(profile, (str, os.PathLike)):
+        raise Error(f"profile is a path or the text of a profile, not {type(profile).__name__}")
+    try:
+        with open(profile, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise Error(f"{os.fspath(profile)!r} is no profile: it is not text in UTF-8") from None
+
+
+def settings_of(*, keys: Any, values: Any, bits: Any, profile: Any = None, **more: Any) -> dict[str, Any]:
     """Settings as the extension takes them."""
     if bits is not None and (keys is not None or values is not None):
         raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
+    if profile is not None and bits is None:
+        raise Error("a profile spends bits: pass bits as well")
     return {
         "keys": _options.text_or_none(keys, "keys"),
         "values": _options.text_or_none(values, "values"),
         "bits": _options.real_or_none(bits, "bits"),
+        "profile": None if profile is None else profile_text(profile),
         "page": _options.whole(more["page"], "page"),
         "sink_tokens": _options.whole(more["sink_tokens"], "sink_tokens"),
         "recent_window": _options.whole(more["recent_window"], "recent_window"),
@@ -86,6 +102,7 @@ class Cache:
         keys: Optional[str] = None,
         values: Optional[str] = None,
         bits: Optional[float] = None,
+        profile: Union[str, os.PathLike[str], None] = None,
         page: Literal[64, 128, 256] = 64,
         sink_tokens: int = 4,
         recent_window: int = 64,
@@ -101,14 +118,17 @@ class Cache:
 
         ``keys`` and ``values`` are codecs. By default they are ``"graded"`` and ``"trellis"``, 3.2 bits a value; keys are
         ``"trellis"`` at the widths 32, 80, 96, 112 and 576, and on GPUs, which have no kernels for ``graded``. ``bits`` instead
-        takes the most accurate codecs of so many bits a value in pages. The first ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
+        takes the most accurate codecs of so many bits a value in pages. ``profile`` is a file from ``octaplex calibrate``, or
+        its text: it spends the ``bits`` where this model needs them.
+
+        The first ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
         trace; the first and the last ``boundary_layers`` layers are f16.
 
         ``device`` is ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and the like. On a GPU, tensors are those of that GPU, and results are
         there too. Memory grows with the tokens. ``forks`` says how many forks of the cache may live at once; they share its
         memory."""
         settings = settings_of(
-            keys=keys, values=values, bits=bits, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
+            keys=keys, values=values, bits=bits, profile=profile, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
             sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,
         )
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "capacity": capacity}

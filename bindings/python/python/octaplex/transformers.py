@@ -14,7 +14,7 @@ import inspect
 from typing import Any, Optional, Union
 
 from . import _gpu, _octaplex
-from ._cache import Cache, Stats, settings_of
+from ._cache import Cache, Stats, profile_text, settings_of
 from ._octaplex import Error
 
 #: The newest version of transformers that this is written for and tested with.
@@ -437,7 +437,7 @@ class OctaplexCache(_Base):
 
     def __init__(self, config: Any, *, capacity: Optional[int] = None, **options: Any) -> None:
         """An empty cache for a model's ``config``, of ``capacity`` tokens a sequence (``max_position_embeddings`` by default); options
-        are those of :class:`octaplex.Cache`: codecs, ``bits``, ``page``, ``sink_tokens``, ``recent_window``, ``max_rollback``, …"""
+        are those of :class:`octaplex.Cache`: codecs, ``bits``, ``profile``, ``page``, ``sink_tokens``, ``recent_window``, ``max_rollback``, …"""
         if unknown := sorted(options.keys() - _DEFAULTS):
             raise Error(f"{', '.join(unknown)}: no option here (windows and shapes come from the model): pass {', '.join(_DEFAULTS)}")
         config = config.get_text_config(decoder=True)
@@ -452,6 +452,8 @@ class OctaplexCache(_Base):
         if isinstance(settings, dict):  # 5.17 has one for all layers
             settings = [settings if kind == "sliding_attention" else {} for kind in kinds]
         self.options = _DEFAULTS | options
+        if self.options["profile"] is not None:
+            self.options["profile"] = profile_text(self.options["profile"])  # read once, for all layers
         if capacity is None:
             capacity = getattr(config, "max_position_embeddings", None)
         if capacity is None:

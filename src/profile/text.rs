@@ -1,0 +1,229 @@
+//! A profile as text, and back.
+
+use super::{Decimal, Profile, check_codec};
+use crate::{CodecSpec, Error};
+use alloc::vec::Vec;
+use core::fmt::{self, Write};
+use core::str::FromStr;
+
+const FIRST_LINE: &str = "octaplex-profile 1";
+const ROLES: [&str; 2] = ["keys", "values"];
+
+impl Profile {
+    /// All but the digest.
+    fn write_body(&self, f: &mut impl Write) -> fmt::Result {
+        writeln!(f, "{FIRST_LINE}")?;
+        writeln!(f, "model {}", self.model)?;
+        writeln!(f, "layers {}", self.layers.len())?;
+        writeln!(f, "kv_heads {}", self.kv_heads)?;
+        writeln!(f, "key_dim {}", self.dims[0])?;
+        writeln!(f, "value_dim {}", self.dims[1])?;
+        writeln!(f, "# codecs and their factors: the divergence beside that of the codec with factor 1")?;
+        for (role, curve) in ROLES.iter().zip(&self.curves) {
+            curve.iter().try_for_each(|(spec, factor)| writeln!(f, "{role} {spec} {factor}"))?;
+        }
+        writeln!(f, "# layers, the sensitivities of their keys and of their values, in nats")?;
+        let mut layers = self.layers.iter().enumerate();
+        layers.try_for_each(|(layer, [keys, values])| writeln!(f, "layer {layer} {keys} {values}"))
+    }
+
+    /// Of what is in the body, whatever its comments and spaces.
+    fn digest(&self) -> u32 {
+        struct Digest(crc32fast::Hasher);
+        impl Write for Digest {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.update(text.as_bytes());
+                Ok(())
+            }
+        }
+        let mut digest = Digest(crc32fast::Hasher::new());
+        let _ = self.write_body(&mut digest); // it never fails
+        digest.0.finalize()
+    }
+}
+
+/// Prints the text of the file. [`FromStr`] reads it.
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_body(f)?;
+        writeln!(f, "digest {:08x}", self.digest())
+    }
+}
+
+/// Nine digits after the point, without the zeros at their end.
+impl fmt::Display for Decimal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, mut rest, mut digits) = (self.0 / Self::ONE, self.0 % Self::ONE, 9);
+        if rest == 0 {
+            return write!(f, "{whole}");
+        }
+        while rest % 10 == 0 {
+            (rest, digits) = (rest / 10, digits - 1);
+        }
+        write!(f, "{whole}.{rest:0digits$}")
+    }
+}
+
+impl Decimal {
+    fn parse(text: &str) -> Option<Self> {
+        let (whole, digits) = text.split_once('.').unwrap_or((text, "0"));
+        let number = |text: &str, longest| {
+            let is_plain =
+                (1..=longest).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+            if is_plain { text.parse::<u64>().ok() } else { None }
+        };
+        let rest = number(digits, 9)? * 10u64.pow(9 - digits.len() as u32);
+        Some(Self(number(whole, 4)? * Self::ONE + rest))
+    }
+}
+
+/// The lines that say something, with their numbers from 1.
+struct Lines<'a> {
+    lines: core::iter::Enumerate<core::str::Lines<'a>>,
+    /// The number of the line that was taken last.
+    number: usize,
+}
+
+impl<'a> Lines<'a> {
+    fn peek(&self) -> Option<(usize, &'a str)> {
+        let said = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        let mut lines = self.lines.clone().map(|(number, line)| (number + 1, line.trim()));
+        lines.find(|(_, line)| said(line))
+    }
+
+    /// The rest of the next line, which begins with this word; `None` if it begins with another.
+    fn next_if(&mut self, word: &str) -> Option<&'a str> {
+        let (number, line) = self.peek()?;
+        let rest = line.strip_prefix(word)?;
+        if !rest.is_empty() && !rest.starts_with(' ') {
+            return None;
+        }
+        while self.number < number {
+            self.lines.next();
+            self.number += 1;
+        }
+        Some(rest.trim_start())
+    }
+
+    fn expect(&mut self, word: &str, why: &'static str) -> Result<&'a str, Error> {
+        match self.next_if(word) {
+            Some(rest) => Ok(rest),
+            None if self.peek().is_none() => {
+                Err(Error::Profile { line: self.number + 1, why: "it ends here: the file is truncated" })
+            }
+            None => {
+                self.number = self.peek().map_or(0, |(number, _)| number);
+                self.refuse(why)
+            }
+        }
+    }
+
+    fn number(&mut self, word: &str, why: &'static str) -> Result<usize, Error> {
+        let text = self.expect(word, why)?;
+        crate::spec::parse_int(text, 1..=1 << 16)
+            .map_or_else(|| self.refuse(why), |number| Ok(number as usize))
+    }
+
+    const fn refuse<T>(&self, why: &'static str) -> Result<T, Error> {
+        Err(Error::Profile { line: self.number, why })
+    }
+
+    fn decimal(&self, text: &str) -> Result<Decimal, Error> {
+        let why = "expected a number from 0 to 10,000 with at most nine digits after the point";
+        Decimal::parse(text).map_or_else(|| self.refuse(why), Ok)
+    }
+}
+
+/// Reads a profile. Empty lines, and those that begin with `#`, say nothing.
+impl FromStr for Profile {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut lines = Lines { lines: text.lines().enumerate(), number: 0 };
+        let version =
+            lines.expect("octaplex-profile", "expected \"octaplex-profile 1\": this is no profile")?;
+        if version != "1" {
+            return lines.refuse("a profile of another version: this library knows version 1");
+        }
+        let model = lines.expect("model", "expected \"model\" and its name")?.into();
+        let count = lines.number("layers", "expected \"layers\" and their number, 1 to 65,536")?;
+        let kv_heads = lines.number("kv_heads", "expected \"kv_heads\" and their number, 1 to 65,536")?;
+        let dims = [
+            lines.number("key_dim", "expected \"key_dim\" and the width of a key")?,
+            lines.number("value_dim", "expected \"value_dim\" and the width of a value")?,
+        ];
+        let mut curves = [Vec::new(), Vec::new()];
+        for (role, curve) in curves.iter_mut().enumerate() {
+            while let Some(rest) = lines.next_if(ROLES[role]) {
+                let Some((spec, factor)) = rest.split_once(' ') else {
+                    return lines.refuse("expected a codec and its factor");
+                };
+                let Ok(spec) = spec.parse::<CodecSpec>() else {
+                    return lines.refuse("this version has no such codec");
+                };
+                check_codec(spec, dims[role]).or_else(|why| lines.refuse(why))?;
+                curve.push((spec, lines.decimal(factor.trim_start())?));
+            }
+        }
+        let mut layers = Vec::new();
+        for number in 0..count {
+            const WHY: &str =
+                "expected \"layer\", the next layer's number, and the sensitivities of its keys and values";
+            let mut words = lines.expect("layer", WHY)?.split(' ').filter(|word| !word.is_empty());
+            let [found, keys, values, None] = [words.next(), words.next(), words.next(), words.next()] else {
+                return lines.refuse(WHY);
+            };
+            if found.and_then(|found| crate::spec::parse_int(found, 0..=1 << 16)) != Some(number as u64) {
+                return lines.refuse(WHY);
+            }
+            let of = |word: Option<&str>| word.map_or_else(|| lines.refuse(WHY), |word| lines.decimal(word));
+            layers.push([of(keys)?, of(values)?]);
+        }
+        let digest =
+            lines.expect("digest", "expected \"digest\": there are more layers than the profile says")?;
+        let profile = Self { model, kv_heads, dims, curves, layers };
+        profile.check().or_else(|why| lines.refuse(why))?;
+        if u32::from_str_radix(digest, 16) != Ok(profile.digest()) {
+            return lines.refuse("the digest is another one: the file was changed");
+        }
+        match lines.peek() {
+            Some((line, _)) => Err(Error::Profile { line, why: "something follows the digest" }),
+            None => Ok(profile),
+        }
+    }
+}
+
+impl TryFrom<&str> for Profile {
+    type Error = Error;
+
+    /// As [`FromStr`].
+    fn try_from(text: &str) -> Result<Self, Error> {
+        text.parse()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Profile {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Profile {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = Profile;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the text of a profile")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Profile, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
