@@ -53,7 +53,7 @@ impl Decimal {
     fn new(value: f64) -> Option<Self> {
         let billionths = value * Self::ONE as f64;
         // Not a number fails as well.
-        (billionths >= 0.0 && billionths < Self::END as f64).then(|| Self((billionths + 0.5) as u64))
+        (billionths >= 0.0 && billionths < Self::END as f64).then_some(Self((billionths + 0.5) as u64))
     }
 
     const fn value(self) -> f64 {
