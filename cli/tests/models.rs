@@ -535,7 +535,7 @@ fn a_calibration_goes_on_where_it_stopped() {
 fn a_profile_spends_the_budget() {
     let (folder, _) = model("profile", "qwen2");
     succeeds(&folder, &[&["calibrate"], &MODEL[..], &["--tokens", "300", "--out", "a.octaprofile"]].concat());
-    let by = |command, more: &[&str]| [&[command], &MODEL[..], more].concat();
+    let by = |command: &'static str, more: &[&'static str]| [&[command], &MODEL[..], more].concat();
     let budget = ["--tokens", "300", "--budget", "2.6", "--json", "out.json"];
     let profile = [&budget[..], &["--profile", "a.octaprofile"]].concat();
     let shown = succeeds(&folder, &by("perplexity", &profile));
