@@ -65,7 +65,8 @@ impl GradedSpec {
         seed: u64;
     }
 
-    const fn halves(&self) -> [TrellisSpec; 2] {
+    /// The codes of the first and of the second half of the channels.
+    pub(crate) const fn halves(&self) -> [TrellisSpec; 2] {
         [
             TrellisSpec::new(self.fine, self.states).seed(self.seed),
             TrellisSpec::new(self.coarse, self.states).seed(self.seed),

@@ -4,9 +4,8 @@ use crate::cache::{Cache, Options, Settings, numbers};
 use crate::given::{Floats, OnDevice, RowsOnDevice, floats, stream};
 use crate::work::work;
 use crate::{Error, OrRaise, OutOfMemory, Result};
-use octaplex::codecs::TrellisSpec;
 use octaplex::gpu::{self, Device, Failure, Layer};
-use octaplex::{CodecSpec, Floats as Tensor, KvCache, LayerConfig, Stats};
+use octaplex::{Floats as Tensor, KvCache, Stats};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -133,12 +132,9 @@ impl DeviceCache {
         let (layers, kv_heads, head_dim, capacity) = size;
         work(py, || {
             let device = device(number)?;
-            let mut configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
+            let configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
             if configs.is_empty() || configs.len() < layers {
                 return Err(Error::new_err("a cache has 1 to 65,536 layers"));
-            }
-            if settings.bits.is_some() {
-                configs.iter_mut().for_each(without_grades);
             }
             let made = device.keep_current(|| {
                 let mine = configs.iter().enumerate().filter(|(n, _)| only.is_none_or(|only| only == *n));
@@ -367,15 +363,5 @@ impl DeviceCache {
     fn page_bytes(&self, py: Python) -> Result<usize> {
         let bytes = |layer: &mut Layer| Ok(layer.room() / layer.config().page * layer.card_page_bytes());
         self.work(py, || Ok(self.each(bytes)?.iter().sum()))
-    }
-}
-
-/// GPUs have no kernels for `graded`: keys of `trellis` of as many bits take its place where the number of bits chose it.
-fn without_grades(config: &mut LayerConfig) {
-    if let CodecSpec::Graded(spec) = config.keys {
-        let both = u32::from(spec.fine) * u32::from(spec.coarse);
-        let levels = [1u8, 2, 3, 4, 6, 8, 12, 16];
-        let m = levels.into_iter().rev().find(|m| u32::from(*m) * u32::from(*m) <= both);
-        config.keys = CodecSpec::Trellis(TrellisSpec::new(m.unwrap_or(1), spec.states));
     }
 }

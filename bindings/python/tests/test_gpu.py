@@ -193,7 +193,8 @@ def test_mistakes_change_nothing():
     refused("on the CPU", lambda: card.append_chunk(b""))
     refused("device", lambda: octaplex.Cache(**SIZE, device="metal"))
     refused("no card 99|99", lambda: octaplex.Cache(**SIZE, device="cuda:99"))
-    refused("take", lambda: octaplex.Cache(**SIZE, keys="graded", device="cuda:0"))
+    refused("take", lambda: octaplex.Cache(**SIZE, keys="polarquant", device="cuda:0"))
+    refused("fine or coarse", lambda: octaplex.Cache(**SIZE, keys="graded:fine=12,coarse=2", device="cuda:0"))
     refused("width", lambda: octaplex.Cache(**{**SIZE, "head_dim": 32}, device="cuda:0"))
     with pytest.raises(octaplex.Error, match="no token|empty"):
         octaplex.Cache(**SIZE, device="cuda:0").attend(0, queries)
