@@ -25,7 +25,7 @@ else
   rm -rf "$target" && mkdir -p "$target"
   cp -r bindings/python/python/octaplex "$target/octaplex"
   cp target/python/release/lib_octaplex.so "$target/octaplex/_octaplex.abi3.so"
-  (cd bindings/python && PYTHONPATH=$target "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py) || {
+  (cd bindings/python && PYTHONPATH=$target "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py tests/test_engine_gpu.py) || {
     rc=$?
     [[ $rc == 5 ]] || fail "Python's tests failed" # 5: all were skipped, with their reasons
   }

@@ -62,7 +62,9 @@ fn with_room<T>(
     };
     let room = layer.room();
     let least = room + needed.saturating_sub(free) * layer.config().page;
-    if layer.grow(least.max(room + room / 4)).is_err() {
+    // One sequence is spare, or a fork that shares its pages: more than the others can fill is nobody's.
+    let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
+    if layer.grow(least.max((room + room / 4).min(most))).is_err() {
         layer.grow(least)?;
     }
     work(layer)
@@ -224,9 +226,9 @@ impl DeviceCache {
         self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
     }
 
-    /// Makes room for so many tokens in pages of each sequence.
-    fn reserve(&self, py: Python, tokens: usize) -> Result<()> {
-        let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(layer.sequences()));
+    /// Makes room for so many tokens in pages of each of so many sequences.
+    fn reserve(&self, py: Python, tokens: usize, sequences: usize) -> Result<()> {
+        let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(sequences));
         self.work(py, || self.each(reserve).map(drop))
     }
 

@@ -106,7 +106,7 @@ class Cache:
 
         ``device`` is ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and the like. On a GPU, tensors are those of that GPU, and results are
         there too. Memory grows with the tokens. ``forks`` says how many forks of the cache may live at once; they share its
-        memory. ``bits`` takes other keys than on the CPU, as GPUs have no kernels for ``graded``: ``trellis`` of as many bits."""
+        memory."""
         settings = settings_of(
             keys=keys, values=values, bits=bits, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
             sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,

@@ -115,7 +115,7 @@ class Sequences:
 
     def reserve(self, tokens: int) -> None:
         """Room for so many tokens of each sequence: memory does not move any more, as captured graphs need it."""
-        _gpu.retried(lambda: self._cache.reserve(tokens))
+        _gpu.retried(lambda: self._cache.reserve(tokens, self.sequences))
 
     def fork(self, source: int, target: int) -> None:
         """Makes sequence ``target`` what ``source`` is: they share the pages, and exact tokens are copied."""

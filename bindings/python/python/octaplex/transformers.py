@@ -81,6 +81,11 @@ class _States(torch.Tensor):
         )
 
 
+class _Padding(torch.Tensor):
+    """A mask of this module's: which tokens are not padding, [batch, 1, queries, tokens] without memory of its own. Models may take
+    some of the queries out of it."""
+
+
 class _Sequences:
     """The caches of a batch, one for each sequence, each with all layers: their numbers decide rotations and which are at an end."""
 
@@ -188,7 +193,7 @@ class _OnGpu:
 
     def reserve(self, capacity: int) -> None:
         """Room for so many tokens of each sequence, so that memory does not move any more."""
-        _gpu.retried(lambda: self.cache.reserve(capacity))
+        _gpu.retried(lambda: self.cache.reserve(capacity, self.batch))
 
     def step(self, keys: torch.Tensor, values: torch.Tensor, stream: int, captured: bool) -> bool:
         """Appends a token of each sequence [sequences, kv_heads, 1, head_dim], and waits for nothing. False where that cannot be."""
@@ -478,8 +483,8 @@ class _Layer(CacheLayerMixin):
 class OctaplexCache(_Base):
     """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` where the model is: on the CPU or a GPU.
 
-    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. What is in a
-    page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
+    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. States of linear
+    attention and convolutions stay those of transformers. What is in a page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
     """
 
     def __init__(self, config: Any, *, capacity: Optional[int] = None, **options: Any) -> None:
@@ -546,7 +551,8 @@ class OctaplexCache(_Base):
 
     def _padding_of(self, mask: torch.Tensor) -> list[int]:
         """Tokens of padding of each sequence. Layers get the same mask: what is on a GPU is brought here once."""
-        if self._padding[0] is not mask:
+        known = self._padding[0]  # whose memory nobody else has as long as it is kept
+        if known is None or (known.data_ptr(), known.shape) != (mask.data_ptr(), mask.shape):
             self._padding = (mask, (mask.shape[1] - mask.sum(1)).tolist())
         return self._padding[1]
 
@@ -746,6 +752,8 @@ def _attention(
         raise Error("octaplex attention has no gradients: call the model under torch.no_grad()")
     if dropout:
         raise Error("octaplex attention has no dropout: call model.eval()")
+    if isinstance(attention_mask, _Padding):
+        attention_mask = attention_mask.as_subclass(torch.Tensor)[:, 0, 0]
     if attention_mask is not None and attention_mask.ndim != 2:
         raise Error(f"attention_mask has {attention_mask.ndim} dimensions: pass None, or [batch, tokens] with padding on the left")
     if kwargs.get("is_causal") is False or kwargs.get("position_bias") is not None:
@@ -784,7 +792,7 @@ def _mask(
     device: Any = "cpu",
     **kwargs: Any,
 ) -> Optional[torch.Tensor]:
-    """The mask that a model's layers get: None, or which tokens are not padding [batch, tokens]. Attention here is causal, with a
+    """The mask that a model's layers get: None, or which tokens are not padding. Attention here is causal, with a
     window or without: another pattern (chunks, images that see themselves whole) is an error, and not quietly the causal one."""
     usual = causal_mask_function if local_size is None else sliding_window_causal_mask_function(local_size)
     columns = torch.arange(kv_length, device=device) + kv_offset
@@ -801,7 +809,7 @@ def _mask(
     padded = (~attention_mask).sum(1, keepdim=True)
     if not torch.equal(attention_mask, torch.arange(attention_mask.shape[1], device=device) >= padded):
         raise Error("attention_mask leaves out tokens that are not at the left: pass padding_side='left' to the tokenizer")
-    return attention_mask
+    return attention_mask[:, None, None].expand(-1, 1, q_length, -1).as_subclass(_Padding)
 
 
 AttentionInterface.register("octaplex", _attention)
