@@ -1,8 +1,8 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
 use super::compile::{Numbers, Source, load};
-use super::encode::Encoder;
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
+use super::encode::Encoder;
 use super::failure::{Failure, Maker};
 use super::given::DeviceSlice;
 use super::held::{Biases, Held, Incoming, Taking, Work};

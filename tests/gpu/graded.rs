@@ -104,5 +104,8 @@ fn what_is_refused() {
     assert!(matches!(gpu::Layer::new(&device, &values, 1, 256), Err(gpu::Error::Unsupported { .. })));
     let width = LayerConfig::new(1, 96, 300).keys("graded".parse().unwrap());
     let error = gpu::Layer::new(&device, &width, 1, 256).unwrap_err();
-    assert!(matches!(error, gpu::Error::Library(Error::Width { .. } | Error::Unsupported { .. })), "{error:?}");
+    assert!(
+        matches!(error, gpu::Error::Library(Error::Width { .. } | Error::Unsupported { .. })),
+        "{error:?}"
+    );
 }

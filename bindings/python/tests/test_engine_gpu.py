@@ -49,10 +49,10 @@ def test_beginnings_share_their_pages():
     head = list(range(100, 800))
     alone.run([Request(head + [1, 2, 3], 20)])
     together.run([Request(head + [i, 2, 3], 20, shared=700) for i in range(8)])
-    # One beginning, and a page or two of each request.
-    assert together.pool.page_bytes == alone.pool.page_bytes
+    # One beginning, and a page or two of each request: eight of their own would be seven times more.
+    assert together.pool.page_bytes < 1.5 * alone.pool.page_bytes
     with_pages = [together.pool.stats(number) for number in range(8, 10)]
-    assert sum(stats.paged_tokens for stats in with_pages) >= 512 * model.layers
+    assert sum(stats.paged_tokens for stats in with_pages) >= 512
 
 
 def test_a_captured_step():
@@ -97,6 +97,7 @@ def test_what_is_refused():
     refused("on cpu", lambda: pool.step(0, x.cpu(), x.cpu()))
     refused("shapes", lambda: pool.step(0, x[:, :1], x[:, :1]))
     refused("sink tokens", lambda: pool.step(0, x, x))
-    refused("sequence", lambda: pool.append(0, 9, x, x))
+    row = torch.zeros(2, 3, 64, device="cuda")
+    refused("sequence", lambda: pool.append(0, 9, row, row))
     refused("no token|empty", lambda: pool.attend(0, torch.zeros(1, 4, 64, device="cuda")))
     refused(r"pass \[sequences, query_heads, 64\]", lambda: pool.attend(0, x[0]))

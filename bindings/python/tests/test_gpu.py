@@ -66,7 +66,7 @@ def test_graded_keys_of_every_width(width, options):
     caches = both(keys="graded", values="trellis", head_dim=width, layers=1, **options)
     for cache in caches:
         if options.get("balance", True):
-            cache.calibrate(0, keys[:, :250], np.repeat(queries, 10, 1))
+            cache.calibrate(0, np.ascontiguousarray(keys[:, :250]), np.repeat(queries, 10, 1))
         at = gpu.put if cache.device != "cpu" else np.copy
         for part in (slice(0, 210), slice(210, 211), slice(211, 500)):
             cache.append(0, at(np.ascontiguousarray(keys[:, part])), at(np.ascontiguousarray(values[:, part])))
@@ -74,7 +74,7 @@ def test_graded_keys_of_every_width(width, options):
     assert card.save() == cpu.save() and card.stats().paged_tokens > 0
     assert octaplex.Cache.load(cpu.save(), device="cuda").save() == cpu.save()
     for asked in (queries[:, 0].copy(), queries):
-        near(gpu.get(card.attend(0, gpu.put(asked))), cpu.attend(0, asked))
+        near(gpu.get(card.attend(0, gpu.put(asked))), cpu.attend(0, asked), 0.04)  # the CPU's queries have 8 bits
 
 
 def test_the_default_is_the_cpus():
@@ -189,12 +189,6 @@ def test_memory_grows_with_the_tokens():
     with pytest.raises(octaplex.Error):
         card.append(0, rows(6000, 1), rows(6000, 1))
     assert card.save() == cpu.save()
-
-
-def test_bits_choose_codecs_that_gpus_have():
-    for bits, keys in ((2.2, "trellis:m=2"), (3.2, "trellis"), (4.2, "trellis:m=8"), (8.5, "turboquant:bits=8")):
-        cache = octaplex.Cache(1, 2, 128, 1000, bits=bits, device="cuda:0")
-        assert cache.specs[0][0] == keys, bits
 
 
 def test_mistakes_change_nothing():
