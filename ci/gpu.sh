@@ -2,6 +2,8 @@
 # All tests of GPUs, of Rust and of Python, on a machine with a GPU: ci/gpu.sh
 # What is missing is said, and fails where OCTAPLEX_REQUIRE=cuda asks for it. Without a GPU nothing fails, and each suite says why it did
 # not run. OCTAPLEX_GPU_PYTHON is the Python with PyTorch and transformers (python3 by default); the package is built for it.
+# For a machine without Rust, OCTAPLEX_GPU_KIT is a folder with what was built elsewhere: `gpu-tests`, the binary of Rust's tests, and
+# `octaplex`, the package with its extension. What it has not is said.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${OCTAPLEX_GPU_PYTHON:-python3}
@@ -10,22 +12,27 @@ lack() { echo "ci/gpu.sh: $1"; missing=1; }
 fail() { echo "ci/gpu.sh: $1" >&2; failed=1; }
 
 if command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null; then :; else lack "no NVIDIA GPU: nvidia-smi does not list one"; fi
-if command -v cargo >/dev/null; then
+kit=${OCTAPLEX_GPU_KIT:-}
+if [[ -n $kit && -x $kit/gpu-tests ]]; then
+  "$kit/gpu-tests" --nocapture 2>&1 | grep -vE '^test .* ok$' || fail "Rust's tests failed"
+elif command -v cargo >/dev/null; then
   cargo test -p octaplex --features cuda --test gpu --locked -- --nocapture 2>&1 | grep -vE '^test .* ok$' || fail "Rust's tests failed"
 else
   lack "no cargo: Rust's tests do not run"
 fi
 if ! "$python" -c 'import torch, transformers, pytest' 2>/dev/null; then
   lack "$python has not all of torch, transformers and pytest: Python's tests do not run"
-elif ! command -v cargo >/dev/null; then
+elif [[ ! -d $kit/octaplex ]] && ! command -v cargo >/dev/null; then
   lack "no cargo: the Python package is not built"
 else
   target=$PWD/target/gpu
-  CARGO_TARGET_DIR=$PWD/target/python cargo build --release --locked --manifest-path bindings/python/Cargo.toml
-  rm -rf "$target" && mkdir -p "$target"
-  cp -r bindings/python/python/octaplex "$target/octaplex"
-  cp target/python/release/lib_octaplex.so "$target/octaplex/_octaplex.abi3.so"
-  (cd bindings/python && PYTHONPATH=$target "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py) || {
+  if [[ -d $kit/octaplex ]]; then target=$(cd "$kit" && pwd); else
+    CARGO_TARGET_DIR=$PWD/target/python cargo build --release --locked --manifest-path bindings/python/Cargo.toml
+    rm -rf "$target" && mkdir -p "$target"
+    cp -r bindings/python/python/octaplex "$target/octaplex"
+    cp target/python/release/lib_octaplex.so "$target/octaplex/_octaplex.abi3.so"
+  fi
+  (cd bindings/python && PYTHONPATH=$target "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py tests/test_engine_gpu.py) || {
     rc=$?
     [[ $rc == 5 ]] || fail "Python's tests failed" # 5: all were skipped, with their reasons
   }

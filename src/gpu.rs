@@ -20,6 +20,7 @@
 //! |---|---|---|
 //! | [`turboquant`](crate::codecs::TurboQuantSpec), every number of levels, `rotation=wht` | yes | yes |
 //! | [`trellis`](crate::codecs::TrellisSpec) | yes | yes |
+//! | [`graded`](crate::codecs::GradedSpec) of 1, 2, 4, 8 or 16 centroids, at widths of 64, 128, 192 and 256 | yes | no |
 //! | [`int`](crate::codecs::IntSpec), all bits, a token or a group, also asymmetric and with outliers | yes | yes |
 //! | [`octopus`](crate::codecs::OctopusSpec) with `bdir` up to 5 | yes | no |
 //! | [`tq3_0`](crate::codecs::Tq3Spec), not at a width of 80 | yes | no |
@@ -280,7 +281,7 @@ impl Layer {
             ring: layout.ring,
             outliers: apart.sides(),
         };
-        let (book, thresholds, unit) = tables::centre(config.key_dim)?;
+        let (book, thresholds, unit) = tables::centre(layout.keys.coded_width())?;
         let steps = crate::page::scales();
         let paged = Paged::new(device, shape, (keys, values), &steps, (&book, &thresholds, unit))?;
         crate::Error::expect_length("bytes of a page", apart.page_bytes(), paged.page_bytes())?;

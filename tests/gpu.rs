@@ -26,6 +26,9 @@ mod block;
 #[path = "gpu/failures.rs"]
 mod failures;
 
+#[path = "gpu/graded.rs"]
+mod graded;
+
 #[path = "gpu/groups.rs"]
 mod groups;
 
@@ -403,8 +406,9 @@ fn every_option() {
             ("trellis:states=64", 192),
             ("int:med=2", 128),
             ("turboquant:levels=12", 80),
+            ("graded", 128),
         ] {
-            let of_keys = ["octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
+            let of_keys = ["graded", "octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
             let values = if of_keys { "turboquant" } else { keys };
             let (gpu, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
             assert!(gpu < TOLERANCE, "{keys}, options {number}: {gpu:e}");

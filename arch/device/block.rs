@@ -93,12 +93,12 @@ impl Paged {
         if let Some(kernels) = &self.blocks[options] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres, triplets, outliers] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
+        let mut numbers = self.numbers();
+        numbers.whole.push(("OPTIONS", options as u32));
         // Hopper's products of four warps are of no other card: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
         let target = if of_hopper { "sm_90a" } else { &self.target };
-        let mut kernels = load(&self.device, Source::Block, target, &defines, &NAMES)?;
+        let mut kernels = load(&self.device, Source::Block, target, &numbers, &NAMES)?;
         kernels.share(BLOCK, shared_bytes(self.row(), &self.target))?;
         let kernels = Arc::new(kernels);
         self.blocks[options] = Some(kernels.clone());
@@ -283,6 +283,8 @@ impl Paged {
             key_centroids: self.keys.centroids,
             value_centroids: self.values.centroids,
             bias: self.bias(attention, asked.query_heads, &of),
+            coarse_centroids: self.keys.halves.as_ref().map_or([0.0; 128], |halves| halves[1].centroids),
+            coarse_unit: self.keys.coarse_unit(),
         };
         let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
             let params = Block { first_tile: first_tile as u32, ..params };

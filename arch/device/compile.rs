@@ -32,11 +32,11 @@ impl Source {
     const fn text(self) -> &'static str {
         match self {
             Self::Attend => texts!(
-                "words" "layout" "nvidia" "portable" "streams" "slices" "chunk_rows" "exchange" "lookup" "warp" "blocks" "chunks"
-                "indexed" "groups" "outliers" "attend"
+                "words" "layout" "nvidia" "portable" "streams" "slices" "chunk_rows" "packing" "lookup" "warp" "blocks" "chunks"
+                "indexed" "groups" "outliers" "exchange" "attend"
             ),
             Self::Encode => texts!(
-                "words" "layout" "nvidia" "streams" "slices" "chunk_rows" "exchange" "triplets" "chunk_search" "paths" "encode"
+                "words" "layout" "nvidia" "streams" "slices" "chunk_rows" "packing" "triplets" "chunk_search" "paths" "encode"
             ),
             Self::Rows => texts!("words" "nvidia" "rows"),
             Self::Block => texts!(
@@ -47,11 +47,48 @@ impl Source {
     }
 
     /// As a maker's compiler takes it: AMD's with CUDA's words before it.
-    fn of(self, maker: Maker) -> String {
+    fn of(self, maker: Maker, numbers: &Numbers) -> String {
+        let text = numbers.with_halves(self.text());
         match maker {
-            Maker::Nvidia => self.text().to_string(),
-            Maker::Amd => format!("namespace octaplex {{\n{}{}}}\n", texts!("hip"), self.text()),
+            Maker::Nvidia => text,
+            Maker::Amd => format!("namespace octaplex {{\n{}{text}}}\n", texts!("hip")),
         }
+    }
+}
+
+/// What stands before the texts on keys, and what is written for one row of keys.
+const BEFORE_KEYS: &str = texts!("words" "layout" "nvidia" "portable");
+const OF_KEYS: &str = texts!("layout" "streams" "slices" "packing" "lookup" "chunks" "indexed" "half");
+
+/// The numbers that a text is compiled with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Numbers {
+    pub(super) whole: Vec<(&'static str, u32)>,
+    /// Of keys that are two halves, those that each half has otherwise, the fine one first.
+    pub(super) halves: Option<[Vec<(&'static str, u32)>; 2]>,
+}
+
+impl Numbers {
+    /// The text with what is written for one row of keys in a namespace for each half, under its own numbers.
+    fn with_halves(&self, text: &str) -> String {
+        let Some((halves, behind)) = self.halves.as_ref().zip(text.strip_prefix(BEFORE_KEYS)) else {
+            return text.to_string();
+        };
+        let mut all = BEFORE_KEYS.to_string();
+        for (name, numbers) in ["fine", "coarse"].into_iter().zip(halves) {
+            for (number, value) in numbers {
+                all += &format!("#undef {number}\n#define {number} {value}\n");
+            }
+            all += &format!("namespace {name} {{\n{OF_KEYS}}}\n");
+            for (number, _) in numbers {
+                all += &format!("#undef {number}\n");
+                if let Some((_, value)) = self.whole.iter().find(|(of_whole, _)| of_whole == number) {
+                    all += &format!("#define {number} {value}\n");
+                }
+            }
+        }
+        // What has no number of its own in the whole.
+        all + "#define OF_HALF 0\n#define VALUE_STEPS (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS)\n" + behind
     }
 }
 
@@ -63,10 +100,10 @@ pub(super) fn load(
     device: &Device,
     source: Source,
     target: &str,
-    defines: &[(&str, u32)],
+    numbers: &Numbers,
     names: &[&'static CStr],
 ) -> Result<Kernels, Failure> {
-    let image = image(source, target, defines)?;
+    let image = image(source, target, numbers)?;
     // SAFETY: the image is the compiler's, or a file's that holds it as it was.
     unsafe { device.load(&image, names) }
 }
@@ -80,7 +117,7 @@ pub(super) fn load(
 ///
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
-fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8>, Failure> {
+fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Failure> {
     let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
     let maker = if target.starts_with("gfx") { Maker::Amd } else { Maker::Nvidia };
     let exact = matches!(source, Source::Encode);
@@ -98,8 +135,8 @@ fn image(source: Source, target: &str, defines: &[(&str, u32)]) -> Result<Vec<u8
     if portable {
         options.push("-DPORTABLE=1".to_string());
     }
-    options.extend(defines.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let text = source.of(maker);
+    options.extend(numbers.whole.iter().map(|(name, value)| format!("-D{name}={value}")));
+    let text = source.of(maker, numbers);
     let key = format!("{}\n{text}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =

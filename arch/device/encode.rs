@@ -1,14 +1,15 @@
 //! Rows that become pages on the card.
 
-use super::compile::{Source, load};
+use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Kernels, time};
 use super::failure::Failure;
 use super::given::Rows;
 use super::held::Incoming;
-use super::layout::{Encode, SLOT_TOKENS, Shape};
+use super::layout::{Encode, SLOT_TOKENS};
 use super::paged::Paged;
 use super::tables::{CodeShape, Tables};
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
@@ -16,6 +17,22 @@ const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 pub const AT_ONCE: usize = 1 << 27;
 /// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
 const REFUSABLE: u32 = 256 + 1;
+
+/// A kernel that encodes some of each row.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    kernels: Arc<Kernels>,
+    kernel: usize,
+    part: Part,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Keys,
+    Values,
+    /// A half of the channels of keys.
+    Half(usize),
+}
 
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,16 +62,46 @@ impl Paged {
         }))
     }
 
-    fn encoders(&mut self) -> Result<Arc<Kernels>, Failure> {
-        if let Some(kernels) = &self.encoders {
-            return Ok(kernels.clone());
+    fn encoders(&mut self) -> Result<Arc<[Encoder]>, Failure> {
+        if let Some(encoders) = &self.encoders {
+            return Ok(encoders.clone());
         }
-        let mut kernels = load(&self.device, Source::Encode, &self.target, &self.defines(), &NAMES)?;
-        kernels.share(0, row_bytes(&self.shape, &self.keys, self.shape.centres))?;
-        kernels.share(1, row_bytes(&self.shape, &self.values, false))?;
-        let kernels = Arc::new(kernels);
-        self.encoders = Some(kernels.clone());
-        Ok(kernels)
+        let (shape, numbers) = (&self.shape, self.numbers());
+        let load = |numbers: &Numbers, names: &[&'static core::ffi::CStr], bytes: &[usize]| {
+            let mut kernels = load(&self.device, Source::Encode, &self.target, numbers, names)?;
+            bytes.iter().enumerate().try_for_each(|(kernel, bytes)| kernels.share(kernel, *bytes))?;
+            Ok::<_, Failure>(Arc::new(kernels))
+        };
+        let of_values = row_bytes(shape.dim, &self.values, false);
+        let of_keys = |dim, keys| row_bytes(dim, keys, shape.centres);
+        let encoders = match (&self.keys.halves, &numbers.halves) {
+            (Some(halves), Some(numbers_of)) => {
+                let whole = Numbers { halves: None, ..numbers.clone() };
+                let kernels = load(&whole, &NAMES[1..], &[of_values])?;
+                let mut encoders = vec![Encoder { kernels, kernel: 0, part: Part::Values }];
+                let slot = shape.slot_bytes(self.keys.shape, self.values.shape) as u32;
+                for (half, tables) in halves.iter().enumerate() {
+                    let mut own = numbers_of[half].clone();
+                    let first = half * shape.dim / 2;
+                    own.extend([("CENTRES", shape.centres.into()), ("TRIPLETS", 0), ("SLOT_BYTES", slot)]);
+                    own.extend([("WHOLE", shape.dim as u32), ("HALF_AT", first as u32)]);
+                    let own = Numbers { whole: own, halves: None };
+                    let kernels = load(&own, &NAMES[..1], &[of_keys(shape.dim / 2, tables)])?;
+                    encoders.push(Encoder { kernels, kernel: 0, part: Part::Half(half) });
+                }
+                encoders
+            }
+            _ => {
+                let kernels = load(&numbers, &NAMES, &[of_keys(shape.dim, &self.keys), of_values])?;
+                vec![
+                    Encoder { kernels: kernels.clone(), kernel: 0, part: Part::Keys },
+                    Encoder { kernels, kernel: 1, part: Part::Values },
+                ]
+            }
+        };
+        let encoders: Arc<[Encoder]> = encoders.into();
+        self.encoders = Some(encoders.clone());
+        Ok(encoders)
     }
 
     /// Compiles what encoding needs, and allocates what a page of rows takes.
@@ -139,24 +186,35 @@ impl Paged {
 
     fn launch_encoders(
         &self,
-        encoders: &Kernels,
+        encoders: &[Encoder],
         incoming: &Incoming,
         pages: usize,
         position: u64,
     ) -> Result<(), Failure> {
         let shape = &self.shape;
         assert!(incoming.front.len() == shape.front_values());
-        for (kernel, tables) in [&self.keys, &self.values].into_iter().enumerate() {
+        let halves = self.keys.halves.as_deref().map(<[_; 2]>::as_slice).unwrap_or_default();
+        for Encoder { kernels, kernel, part } in encoders {
+            // Where a slot has it, and where the search for it looks up.
+            let (tables, at, search) = match *part {
+                Part::Keys => (&self.keys, 0, 0),
+                Part::Values => (&self.values, 0, self.keys.search.len()),
+                Part::Half(half) => {
+                    let before = &halves[..half];
+                    let at = if half > 0 { shape.coarse_at(self.keys.shape, self.values.shape) } else { 0 };
+                    (&halves[half], at, before.iter().map(|tables| tables.search.len()).sum())
+                }
+            };
             let parameters = Encode {
                 rows: incoming.rows.address(),
-                pool: self.held.pool.address(),
+                pool: self.held.pool.address() + at as u64,
                 slots: incoming.slots.address(),
                 steps: self.steps.address(),
                 book: self.book.address(),
                 book_thresholds: self.book_thresholds.address(),
                 front: incoming.front.address(),
                 refused: incoming.refused.address(),
-                search: self.search.address() + 4 * (kernel * self.keys.search.len()) as u64,
+                search: self.search.address() + 4 * search as u64,
                 position,
                 kv_heads: shape.kv_heads as u32,
                 page_tokens: shape.page_tokens as u32,
@@ -173,7 +231,7 @@ impl Paged {
             // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring_pages` made
             // them for so many pages, and are kept until the kernels have run: what frees them waits for that.
             unsafe {
-                encoders.launch(self.device.stream(), kernel, grid, threads(tables), false, &parameters)
+                kernels.launch(self.device.stream(), *kernel, grid, threads(tables), false, &parameters)
             }?;
         }
         Ok(())
@@ -191,10 +249,10 @@ fn threads(tables: &Tables) -> usize {
 /// Bytes of shared memory for a slot's rows: as floats where a centre or a path is found among them, or where they are rotated by a
 /// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks; eight, so that
 /// triplets of four rows are, and chunks are whole.
-fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
-    let floats = centre || !shape.dim.is_power_of_two();
+fn row_bytes(dim: usize, tables: &Tables, centre: bool) -> usize {
+    let floats = centre || !dim.is_power_of_two();
     let words = match tables.shape {
-        CodeShape::Triplets(_) | CodeShape::Chunks(_) => shape.dim + 8,
+        CodeShape::Triplets(_) | CodeShape::Chunks(_) => dim + 8,
         CodeShape::Codes(_)
         | CodeShape::Levels(_)
         | CodeShape::Int(_)
@@ -202,9 +260,9 @@ fn row_bytes(shape: &Shape, tables: &Tables, centre: bool) -> usize {
         | CodeShape::Blocks
             if !floats =>
         {
-            shape.dim / 4 + 1
+            dim / 4 + 1
         }
-        _ => shape.dim + 1,
+        _ => dim + 1,
     };
     SLOT_TOKENS * 4 * words
 }

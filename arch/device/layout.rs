@@ -51,6 +51,7 @@ impl Shape {
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
+            CodeShape::Halves(_) => 4 + self.dim * 5 / 8,
             keys if keys.in_rows() => 2 * self.dim,
             _ => 2 + self.dim * 5 / 8,
         };
@@ -77,8 +78,16 @@ impl Shape {
     pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
         let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 };
-        let tail = if self.outliers_number() > 0 { 32 } else { 16 };
+        let tails = if keys.halves().is_some() { 2 } else { 1 };
+        let tail = 16 * tails + if self.outliers_number() > 0 { 16 } else { 0 };
         self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + tail
+    }
+
+    /// Where a slot has the second half of keys of two halves; 0 where they are not.
+    pub(super) fn coarse_at(&self, keys: CodeShape, values: CodeShape) -> usize {
+        let Some([fine, _]) = keys.halves() else { return 0 };
+        let half = Self { dim: self.dim / 2, outliers: [false; 2], ..*self };
+        half.key_part(fine, values)
     }
 
     /// Bytes of a slot's values: planes, and fields of groups behind them.
@@ -249,6 +258,9 @@ pub(super) struct Params {
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
     pub(super) bias: Bias,
+    /// Of kernels that are compiled for halves; others do not look at it.
+    pub(super) coarse_table: [u32; 32],
+    pub(super) coarse_unit: f32,
 }
 
 /// As the kernels take it.
@@ -299,6 +311,9 @@ pub(super) struct Block {
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
     pub(super) bias: Bias,
+    /// Of kernels that are compiled for halves; others do not look at it.
+    pub(super) coarse_centroids: [f32; 128],
+    pub(super) coarse_unit: f32,
 }
 
 /// A sequence's words on the card.

@@ -1,15 +1,17 @@
 //! Pages of one layer on a card, for several sequences, and attention on them.
 
-use super::compile::{Source, load};
+use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
+use super::encode::Encoder;
 use super::failure::{Failure, Maker};
 use super::given::DeviceSlice;
 use super::held::{Biases, Held, Incoming, Taking, Work};
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
 use super::lists::{LIST_WORDS, Lists};
-use super::tables::Tables;
+use super::tables::{CodeShape, Tables};
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use std::env;
@@ -111,7 +113,7 @@ pub struct Paged {
     pub(super) bias: Option<Biases>,
     /// Of each sequence: the position of its next token.
     pub(super) positions: Vec<u64>,
-    pub(super) encoders: Option<Arc<Kernels>>,
+    pub(super) encoders: Option<Arc<[Encoder]>>,
     pub(super) incoming: Option<Arc<Incoming>>,
     pub(super) taking: Option<Arc<Taking>>,
     /// Before and after what a caller's stream is in order with.
@@ -219,9 +221,9 @@ impl Paged {
         if let Some(kernels) = &self.kernels[options] {
             return Ok(kernels.clone());
         }
-        let [dim, keys, values, centres, triplets, outliers] = self.defines();
-        let defines = [dim, keys, values, centres, triplets, outliers, ("OPTIONS", options as u32)];
-        let mut kernels = load(&self.device, Source::Attend, &self.target, &defines, &NAMES)?;
+        let mut numbers = self.numbers();
+        numbers.whole.push(("OPTIONS", options as u32));
+        let mut kernels = load(&self.device, Source::Attend, &self.target, &numbers, &NAMES)?;
         kernels.share(ATTEND, step_bytes(&self.shape, &self.keys, &self.values))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());
@@ -245,15 +247,32 @@ impl Paged {
     }
 
     /// The numbers that all kernels are compiled with.
-    pub(super) fn defines(&self) -> [(&'static str, u32); 6] {
-        [
-            ("DIM", self.shape.dim as u32),
-            ("KEYS", self.keys.shape.number()),
-            ("VALUES", self.values.shape.number()),
-            ("CENTRES", self.shape.centres.into()),
-            ("TRIPLETS", self.keys.shape.triplets()),
-            ("OUTLIERS", self.shape.outliers_number()),
-        ]
+    pub(super) fn numbers(&self) -> Numbers {
+        let (shape, keys, values) = (&self.shape, self.keys.shape, self.values.shape);
+        let whole = vec![
+            ("DIM", shape.dim as u32),
+            ("KEYS", keys.number()),
+            ("VALUES", values.number()),
+            ("CENTRES", shape.centres.into()),
+            ("TRIPLETS", keys.triplets()),
+            ("OUTLIERS", shape.outliers_number()),
+            ("COARSE_AT", shape.coarse_at(keys, values) as u32),
+            ("KEY_BYTES", shape.key_part(keys, values) as u32),
+        ];
+        let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 * SLOT_TOKENS as u32 };
+        let half = |half: CodeShape, value_steps: u32| {
+            vec![
+                ("DIM", shape.dim as u32 / 2),
+                ("KEYS", half.number()),
+                ("VALUES", half.number()),
+                ("OUTLIERS", 0),
+                ("COARSE_AT", 0),
+                ("OF_HALF", 1),
+                ("VALUE_STEPS", value_steps),
+            ]
+        };
+        let halves = keys.halves().map(|[fine, coarse]| [half(fine, of_values), half(coarse, 0)]);
+        Numbers { whole, halves }
     }
 
     /// Slots of a page, consecutive ones.
@@ -462,6 +481,8 @@ impl Paged {
             key_table: self.keys.words,
             value_table: self.values.words,
             bias: self.bias(attention, work.query_heads, &of),
+            coarse_table: self.keys.halves.as_ref().map_or([0; 32], |halves| halves[1].words),
+            coarse_unit: self.keys.coarse_unit(),
         };
         let units = shape.kv_heads * (work.query_heads / shape.kv_heads).div_ceil(HEADS);
         let own = if work.together { 0 } else { work.exact_splits };

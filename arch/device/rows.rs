@@ -1,6 +1,6 @@
 //! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
 
-use super::compile::{Source, load};
+use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
 use super::given::{DeviceRows, DeviceSlice, Input, Rows};
@@ -27,7 +27,7 @@ impl Paged {
         if let Some(taking) = &self.taking {
             return Ok(taking.clone());
         }
-        let kernels = load(&self.device, Source::Rows, &self.target, &[], &NAMES)?;
+        let kernels = load(&self.device, Source::Rows, &self.target, &Numbers::default(), &NAMES)?;
         let flags = Buffer::new(&self.device, self.shape.sequences)?;
         let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)?, flags });
         // Steps read these zeros on streams of the caller's.

@@ -4,6 +4,7 @@ mod small;
 
 use crate::quaternions::layout::ChunkLayout;
 use crate::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
 
@@ -29,6 +30,17 @@ pub enum CodeShape {
     Blocks,
     /// Chunks of four values, of keys alone: members of the set, bits of a radius, 1 where codes are in mixed radix.
     Chunks([u8; 3]),
+    /// Two trellis codes of half the width, of keys alone: of each bits of its path beside the newest, codes a window. Norms of both lie
+    /// beside the rows.
+    Halves([[u8; 2]; 2]),
+}
+
+/// A trellis, as [`CodeShape::Trellis`] where registers hold it.
+const fn trellis_shape(history: u8, levels: u8) -> CodeShape {
+    match (history, levels) {
+        (3, 2 | 4 | 8) => CodeShape::Trellis(levels.trailing_zeros() as u8),
+        _ => CodeShape::Paths([history, levels]),
+    }
 }
 
 /// Integers whose groups have scales of their own.
@@ -71,7 +83,22 @@ impl CodeShape {
             Self::Triplets(_) => 20,
             Self::Blocks => 43,
             Self::Chunks(_) => 50,
+            // Kernels ask each half; what is compiled for whole keys, and never runs, is a trellis's.
+            Self::Halves(_) => 13,
         }
+    }
+
+    /// The shapes of both halves.
+    pub(super) fn halves(self) -> Option<[Self; 2]> {
+        match self {
+            Self::Halves(halves) => Some(halves.map(|[history, levels]| trellis_shape(history, levels))),
+            _ => None,
+        }
+    }
+
+    /// Of what one half, of half the width, gives, the sum over both.
+    fn of_halves(halves: [[u8; 2]; 2], each: impl Fn(Self) -> usize) -> usize {
+        halves.iter().map(|[history, levels]| each(trellis_shape(*history, *levels))).sum()
     }
 
     /// What is to be known of triplets and chunks, as the kernels' source has it.
@@ -100,6 +127,9 @@ impl CodeShape {
                     ChunkLayout { chunks: dim / 4, members, radius_bits, radix: radix == 1, flags: false };
                 layout.row_bytes()
             }
+            Self::Halves(halves) => {
+                Self::of_halves(halves, |half| half.row(dim / 2) - half.row_head(dim / 2))
+            }
         }
     }
 
@@ -108,6 +138,7 @@ impl CodeShape {
         match self {
             Self::Groups(groups) => groups.fields(dim),
             Self::Blocks => dim / BLOCK_VALUES,
+            Self::Halves(_) => 2,
             _ => 1,
         }
     }
@@ -118,7 +149,7 @@ impl CodeShape {
             Self::Codes(bits) => bits > 4,
             Self::Paths([_, levels]) => levels > 8,
             Self::Int(_) | Self::Groups(_) | Self::Blocks | Self::Chunks(_) => true,
-            Self::Levels(_) | Self::Trellis(_) | Self::Triplets(_) => false,
+            Self::Levels(_) | Self::Trellis(_) | Self::Triplets(_) | Self::Halves(_) => false,
         }
     }
 
@@ -137,13 +168,15 @@ impl CodeShape {
             Self::Blocks => dim * 3 / 8,
             Self::Levels(levels) => dim.next_multiple_of(32) * card_bits(levels) / 8,
             Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
+            Self::Halves(halves) => Self::of_halves(halves, |half| half.card_row(dim / 2)),
             _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
     }
 
     /// Bytes of a page's norms.
     pub(super) fn norms(self, tokens: usize) -> usize {
-        if self.in_rows() { 0 } else { 3 + tokens * 6 / 8 }
+        let each = if self.in_rows() { 0 } else { 3 + tokens * 6 / 8 };
+        if self.halves().is_some() { 2 * each } else { each }
     }
 
     /// Bytes of operands that a key takes.
@@ -202,6 +235,9 @@ pub struct Tables {
     /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes that are looked up their
     /// thresholds and centroids, of each as many as their bits count; of [`CodeShape::Paths`] centroids, by code and window.
     pub(super) search: Vec<u32>,
+    /// Of [`CodeShape::Halves`] those of each half; what stands above is then the first one's, but for signs, entries and searches, which
+    /// are of both.
+    pub(super) halves: Option<Arc<[Self; 2]>>,
 }
 
 /// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
@@ -390,6 +426,11 @@ impl Tables {
         }
     }
 
+    /// The same of the second half, where there are two.
+    pub(super) fn coarse_unit(&self) -> f32 {
+        self.halves.as_ref().map_or(0.0, |halves| halves[1].unit / 32767.0)
+    }
+
     fn new(shape: CodeShape, words: [u32; 32], unit: f32, rotated: Rotated) -> Self {
         Self {
             shape,
@@ -403,7 +444,28 @@ impl Tables {
             cells: Cells::NONE,
             entries: Vec::new(),
             search: Vec::new(),
+            halves: None,
         }
+    }
+
+    /// Keys of two trellis codes, each of half of `dim` channels. `None` for other codes.
+    #[must_use]
+    pub fn halves(fine: Self, coarse: Self, dim: usize) -> Option<Self> {
+        let of = |tables: &Self| match tables.shape {
+            CodeShape::Trellis(bits) => Some([3, 1 << bits]),
+            CodeShape::Paths(shape) => Some(shape),
+            _ => None,
+        };
+        let shape = CodeShape::Halves([of(&fine)?, of(&coarse)?]);
+        let both = |one: &[u32], other: &[u32]| one.iter().chain(other).copied().collect::<Vec<_>>();
+        let (entries, search) = (both(&fine.entries, &coarse.entries), both(&fine.search, &coarse.search));
+        let (mut signs, half) = ([0; 8], dim / 2);
+        for c in 0..dim.min(256) {
+            let own = if c < half { &fine } else { &coarse };
+            signs[c / 32] |= (own.signs[c % half / 32] >> (c % half % 32) & 1) << (c % 32);
+        }
+        let own = Self { shape, signs, entries, search, halves: None, ..fine.clone() };
+        Some(Self { halves: Some(Arc::new([fine, coarse])), ..own })
     }
 
     /// Integers of so many bits. `None` unless these are 2 to 8.

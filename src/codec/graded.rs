@@ -76,8 +76,8 @@ impl GradedSpec {
         seed: u64;
     }
 
-    /// Returns the parameters of both trellis codes.
-    const fn halves(&self) -> [TrellisSpec; 2] {
+    /// Returns the parameters of both trellis codes: of the first and of the second half of the channels.
+    pub(crate) const fn halves(&self) -> [TrellisSpec; 2] {
         [
             TrellisSpec::new(self.fine, self.states).seed(self.seed),
             TrellisSpec::new(self.coarse, self.states).seed(self.seed),

@@ -213,9 +213,9 @@ impl Layer {
                 (&self.layout.keys, &self.config.keys, keys, head.keys),
                 (&self.layout.values, &self.config.values, values, head.values),
             ];
-            let norms = sides.iter().all(|(_, spec, rows, part)| match part.norms.first_chunk::<2>() {
-                Some(largest) => is_norm(largest),
-                None => rows
+            let norms = sides.iter().all(|(shape, spec, rows, part)| match part.norms.is_empty() {
+                false => shape.largest_norms(part).all(|largest| is_norm(largest)),
+                true => rows
                     .chunks_exact(rows.len() / self.config.page)
                     .all(|row| has_norms(spec, self.config.key_dim, row)),
             });

@@ -14,7 +14,10 @@ use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 use octaplex_arch::quaternion::ChunkLayout;
 
-const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int, and keys of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
+const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int, and keys of graded (widths 64, 128, 192, 256), of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
+
+const GRADES: &str =
+    "cards take graded keys of 1, 2, 4, 8 and 16 centroids: change fine or coarse, or attend on the CPU";
 
 const HAAR: &str =
     "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
@@ -49,6 +52,14 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             let count = book.thresholds(&mut thresholds);
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
             Tables::codes(book.centroids(), &thresholds[..count], book.scale(), rotated)
+        }
+        CodecSpec::Graded(spec) if role == Role::Keys => {
+            let [fine, coarse] = spec.halves();
+            if [spec.fine, spec.coarse].iter().any(|m| !m.is_power_of_two()) {
+                return refuse(GRADES);
+            }
+            let half = |half| of(config, CodecSpec::Trellis(half), dim / 2, role);
+            Tables::halves(half(fine)?, half(coarse)?, dim)
         }
         CodecSpec::Trellis(spec) => {
             let book = trellis(spec.states.into(), spec.m.into()).ok_or(Error::Unsupported { why: WHICH })?;
@@ -200,9 +211,14 @@ mod tests {
             ["octopus", "octopus:bits=2", "hqmq", "hqmq:s=192,r=6,packing=index", "hqmq:med=3", "tq3_0"]
                 .map(Into::into),
         );
+        specs.extend(
+            ["graded", "graded:bits=4", "graded:bits=2", "graded:fine=16,coarse=1,states=32"].map(Into::into),
+        );
         for dim in WIDTHS {
             for (number, keys) in specs.iter().enumerate() {
-                if keys == "tq3_0" && !dim.is_multiple_of(BLOCK_VALUES) {
+                if keys == "tq3_0" && !dim.is_multiple_of(BLOCK_VALUES)
+                    || keys.starts_with("graded") && matches!(dim, 80 | 96)
+                {
                     continue;
                 }
                 for center in [Center::Page, Center::Prefix, Center::Off] {

@@ -136,6 +136,19 @@ impl Shape {
         !self.is_lean() && self.rows > self.tokens * self.block
     }
 
+    /// Returns the channels that are coded together: all, or half of them.
+    #[cfg(feature = "gpu")]
+    pub(crate) const fn coded_width(&self) -> usize {
+        self.dim / self.halves()
+    }
+
+    /// Returns the largest norm of a page's rows, of each half; none where norms are in the rows.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn largest_norms<'a>(&self, part: &Part<'a>) -> impl Iterator<Item = &'a [u8; 2]> {
+        let (shape, norms) = (*self, part.norms);
+        (0..self.halves()).filter_map(move |half| norms[shape.of_half(norms.len(), half)].first_chunk())
+    }
+
     /// Returns the bytes of one half, if all halves together have `whole` bytes.
     pub(super) const fn of_half(&self, whole: usize, half: usize) -> Range<usize> {
         let each = whole / self.halves();

@@ -67,6 +67,7 @@ fn cases() -> Vec<Case> {
         ("turboquant:levels=12", "turboquant:levels=5", 80),
         ("int:med=2", "int:bits=8,group=16,med=2", 64),
         ("hqmq:med=2", "turboquant", 128),
+        ("graded", "trellis", 128),
     ]
     .into_iter()
     .enumerate()

@@ -31,6 +31,10 @@ struct Params {
     float soft_cap;            // · log2 e; 0: none
     u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
     Bias bias;
+#if COARSE_AT
+    u32 coarse_table[32];
+    float coarse_unit;         // as key_unit, which is the fine half's
+#endif
 };
 
 // x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
@@ -58,7 +62,7 @@ constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WAR
 struct Shared {
     uint4 weights[2 * WARPS][is_grouped(VALUES) ? 2 : 1][LANES]; // with groups still f32
     uint4 queries[PRODUCTS][LANES];
-    float unit[HEADS], base[HEADS];
+    float unit[COARSE_AT ? 2 : 1][HEADS], base[HEADS]; // of each half
     float top[HEADS][WARPS], sum[WARPS][HEADS];
     float weighed[WARPS][HEADS];
     int2 bytes[HEADS]; // sums of a query's high bytes, and of its low ones
@@ -98,9 +102,15 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             v[i] = queries[k][i] * balance[i];
+            if (COARSE_AT) continue;
             base = fmaf(v[i], prefix[i], base);
             if constexpr (FLOAT_CENTRES)
                 if (holds(lane)) sh.balanced[h][VEC * lane + i] = v[i];
+        }
+        if (COARSE_AT) { // weights come later
+            sort_channels(v, balance, reinterpret_cast<float *>(sh.weights) + warp * DIM, lane);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) base = fmaf(v[i], prefix[i], base);
         }
         turn_key(v, p.key_rounds, p.key_signs, lane);
 #if OUTLIERS & 1
@@ -110,7 +120,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
         for (int s = 16; s; s /= 2) {
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
+            if (!COARSE_AT || s < 16) top = fmaxf(top, __shfl_xor_sync(~0u, top, s)); // a half of the channels is of half the lanes
             base += __shfl_xor_sync(~0u, base, s);
         }
         const float lift = top < 1e-30f ? 1.2676506e30f : 1; // 2^100: beyond it 127 over them is no float
@@ -124,7 +134,12 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
             int thread, product, half, byte;
             const u32 c = VEC * lane + i;
             if (HOLDING < LANES && c >= (is_fields(KEYS) ? DIM : WIDE)) break;
+#if COARSE_AT
+            if (c < DIM / 2) fine::place(c, thread, product, half, byte);
+            else coarse::place(c - DIM / 2, thread, product, half, byte), product += fine::PRODUCTS;
+#else
             place(c, thread, product, half, byte);
+#endif
             const int at = ((product * LANES + (h << 2 | thread)) * 4 + 2 * half) * 4 + byte;
             bytes[at] = (i8)high, bytes[at + 4] = (i8)low;
             of_bytes.x += high, of_bytes.y += low;
@@ -134,7 +149,8 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
             of_bytes.x = all_sum(of_bytes.x), of_bytes.y = all_sum(of_bytes.y);
             if (lane == 0) sh.bytes[h] = make_int2(SUMMED_KEYS * of_bytes.x, SUMMED_KEYS * of_bytes.y);
         }
-        if (lane == 0) sh.unit[h] = top * (1 / (127 * 256.0f)), sh.base[h] = base * p.logit_unit;
+        if (lane == 0) sh.base[h] = base * p.logit_unit;
+        if (lane % (COARSE_AT ? LANES / 2 : LANES) == 0) sh.unit[COARSE_AT ? lane / (LANES / 2) : 0][h] = top * (1 / (127 * 256.0f));
     }
 }
 
@@ -260,6 +276,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     __shared__ Shared sh;
     FieldTable &fields = *reinterpret_cast<FieldTable *>(pages + FIELDS_FROM); // with other keys nobody reads it
     __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
+#if COARSE_AT
+    static_assert(fine::PRODUCTS + coarse::PRODUCTS == PRODUCTS && sizeof(sh.weights) >= WARPS * DIM * sizeof(float), "queries");
+    __shared__ u32 fine_entries[fine::ENTRY_WORDS > 0 ? fine::ENTRY_WORDS : 1], coarse_entries[coarse::ENTRY_WORDS > 0 ? coarse::ENTRY_WORDS : 1];
+#endif
     u8 *const my_keys = pages + (threadIdx.x / LANES) * K_PART, *const all_values = pages + V_FROM;
     u8 *const my_values = all_values + (threadIdx.x / LANES) * V_PART;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, g = lane >> 2, t = lane & 3;
@@ -279,6 +299,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     auto slot_of = [&](int page) { return p.pool + ((u64)table[page] * p.kv_heads + kv_head) * SLOT; };
     auto load_fields = [&] {
         load_entries(entries, p.entries, WARPS * LANES);
+#if COARSE_AT
+        fine::load_entries(fine_entries, p.entries, WARPS * LANES);
+        coarse::load_entries(coarse_entries, p.entries + fine::KeyEntries::COUNT, WARPS * LANES);
+#endif
         for (int i = threadIdx.x; is_fields(KEYS) && i < TABLE_WORDS; i += WARPS * LANES) reinterpret_cast<u32 *>(&fields)[i] = p.entries[i];
     };
 #if BULK_COPIES
@@ -329,12 +353,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         __syncthreads();
     }
     prepare(p, sh, pages + EXACTLY_FROM, batch, kv_head, first_head, heads, warp, lane, [&] { fetch_values(first + warp); });
-    const Table keys = table_of<KEYS>(p.key_table, lane, p.zero), of_values = table_of<VALUES>(p.value_table, lane, p.zero);
+#if COARSE_AT
+    const fine::Table fine_keys = fine::table_of<fine::SHAPE>(p.key_table, lane, p.zero);
+    const coarse::Table coarse_keys = coarse::table_of<coarse::SHAPE>(p.coarse_table, lane, p.zero);
+#else
+    const Table keys = table_of<KEYS>(p.key_table, lane, p.zero);
+#endif
+    const Table of_values = table_of<VALUES>(p.value_table, lane, p.zero);
     __syncthreads();
     uint4 q[PRODUCTS];
 #pragma unroll
     for (int j = 0; j < PRODUCTS; j++) q[j] = sh.queries[j][lane];
-    const float unit = sh.unit[g] * p.logit_unit, base = sh.base[g];
+    const float unit = sh.unit[0][g] * p.logit_unit, base = sh.base[g];
+#if COARSE_AT
+    const float of_coarse = sh.unit[1][g] * p.logit_unit;
+#endif
     const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(g, heads - 1));
     const int2 none = is_summed(KEYS) ? sh.bytes[g] : int2{};
 
@@ -374,6 +407,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #endif
 #endif
             float centre = base;
+#if COARSE_AT
+            if (CENTRES) {
+                centre = fmaf(fine::score_centre(q, slot, lane) * unit, p.centre_unit, centre);
+                centre = fmaf(coarse::score_centre(q + fine::PRODUCTS, slot + COARSE_AT, lane) * of_coarse, p.centre_unit, centre);
+            }
+            const float fine_unit = from_f16(tail.key_largest) * p.key_unit * unit;
+            const float coarse_unit = from_f16(load<Tail>(slot + COARSE_TAIL).key_largest) * p.coarse_unit * of_coarse;
+#else
             if constexpr (FLOAT_CENTRES) {
                 float sum = 0;
 #pragma unroll 8
@@ -392,10 +433,18 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 sum = __shfl_sync(~0u, sum, lane & ~3);
                 centre = fmaf(sum * unit, from_f16(tail.centre) * p.centre_unit, centre);
             }
+#endif
 #pragma unroll
             for (int tile = 0; tile < 8; tile++) {
                 // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
+#if COARSE_AT
+                const int next = 32 * (tile >> 2) + 8 * t + 2 * (tile & 3);
+                const float2 a = fine::score_half(q, slot, token, next, t, fine_keys, fine_entries + lane % fine::KeyEntries::COPIES, fine_unit);
+                const float2 b = coarse::score_half(q + fine::PRODUCTS, slot + COARSE_AT, token, next, t, coarse_keys,
+                                                    coarse_entries + lane % coarse::KeyEntries::COPIES, coarse_unit);
+                x[2 * tile] = a.x + b.x, x[2 * tile + 1] = a.y + b.y;
+#else
                 if constexpr (is_indexed(KEYS)) {
                     const float2 two = score_indexed(q, slot, token, t, key_entries(entries, lane));
                     x[2 * tile] = two.x, x[2 * tile + 1] = two.y;
@@ -427,6 +476,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #pragma unroll
                 for (int j = 0; j < PRODUCTS; j++) score(c, q[j], k, j, keys);
                 x[2 * tile] = (float)(c[0] * 256 + c[2]), x[2 * tile + 1] = (float)(c[1] * 256 + c[3]);
+#endif
             }
 #if OUTLIERS & 1
             if (list.keys > 0) score_outliers(exactly, list, first_keys, warp, lane);
@@ -434,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             const float of_norm = (is_blocks(KEYS) ? SCORE_UNIT : in_rows(KEYS) ? 1 : from_f16(tail.key_largest)) * p.key_unit * unit;
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
-                const uint4 k4 = load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
+                const uint4 k4 = COARSE_AT ? uint4{} : load<uint4>(slot + K_STEPS + 64 * tile + 16 * t);
                 if (!is_grouped(VALUES)) v_steps[tile] = load<uint4>(slot + V_STEPS + 64 * tile + 16 * t);
                 const u32 steps[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
@@ -445,7 +495,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #else
                     const float more = centre;
 #endif
-                    y = logit_of(p, fmaf(y, is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1), more), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
+                    const float by = COARSE_AT ? 1 : is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1);
+                    y = logit_of(p, fmaf(y, by, more), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
                     top = fmaxf(top, y);
                 }
             }

@@ -62,6 +62,9 @@ struct Block {
     u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
     Bias bias;
+#if COARSE_AT
+    float coarse_centroids[128], coarse_unit; // as key_centroids and key_unit, which are the fine half's
+#endif
 };
 
 // How many tiles a sequence has: slots, sinks, window.
@@ -93,11 +96,15 @@ __device__ __forceinline__ void exact_lane(float (&v)[VEC], const u16 *row, int 
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
 }
-__device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const float *front, int lane) {
+// `sorted`: see sort_channels.
+__device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const float *front, float *sorted, int lane) {
     float balance[VEC], prefix[VEC];
     exact_lane(v, row, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
 #pragma unroll
-    for (int i = 0; i < VEC; i++) v[i] = holds(lane) ? v[i] / balance[i] - prefix[i] : 0;
+    for (int i = 0; i < VEC; i++) v[i] = holds(lane) ? v[i] / balance[i] : 0;
+    sort_channels(v, balance, sorted, lane);
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = holds(lane) ? v[i] - prefix[i] : 0;
 }
 __device__ __forceinline__ const u16 *exact_row(const Block &p, const Sequence &seq, int sequence, int kv_head, u32 number) {
     return p.exact + (((u64)sequence * p.exact_stride + exact_place(seq, p.ring, number)) * p.kv_heads + kv_head) * 2 * DIM;
@@ -117,8 +124,13 @@ template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, 
 
 // Coordinate c of a page's centre, where it is coded in the basis of the keys' codes.
 __device__ __forceinline__ float coded_centre(const Block &p, const u8 *slot, u32 norm, int c) {
+#if COARSE_AT
+    if (c >= DIM / 2) return coarse::centre_integer(slot + COARSE_AT, c - DIM / 2) * (from_f16(load<Tail>(slot + COARSE_TAIL).centre) * p.centre_unit);
+    return fine::centre_integer(slot, c) * (from_f16(norm) * p.centre_unit);
+#else
     const int at = K_CENTRE + centre_byte(c);
     return (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]) * (from_f16(norm) * p.centre_unit);
+#endif
 }
 
 // Bits of f16 that all keys of a head take for the same are not there for what tells them apart. So tiles have them without a mean, which
@@ -129,6 +141,7 @@ constexpr u32 CENTRES_READ = 16, FEWEST_KEYS = 8;
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
     __shared__ float largest[2][8];
     __shared__ __align__(16) float sums[8][DIM];
+    __shared__ float sorted[8][COARSE_AT ? DIM : 1];
     const int head = blockIdx.x, sequence = blockIdx.y, warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const Sequence seq = p.sequences[sequence];
     const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
@@ -142,6 +155,10 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
         const Outliers list = load<Outliers>(slot + OUTLIERS_AT);
         of_key += from_f16(list.key_largest), of_value += from_f16(list.value_largest);
 #endif
+#if COARSE_AT
+        const Tail coarse = load<Tail>(slot + COARSE_TAIL);
+        of_key += from_f16(coarse.key_largest) + fabsf(from_f16(coarse.centre));
+#endif
         key = fmaxf(key, of_key + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
         value = fmaxf(value, of_value);
     }
@@ -151,7 +168,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
     for (u32 i = warp; i < seq.exact; i += 8) {
         const u16 *row = exact_row(p, seq, sequence, head, i);
         float v[VEC], k[VEC];
-        exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
+        exact_key(k, row, front, sorted[warp], lane), exact_lane(v, row + DIM, lane);
 #pragma unroll
         for (int j = 0; j < VEC; j++) of_key = fmaxf(of_key, fabsf(k[j])), of_value = fmaxf(of_value, fabsf(v[j])), sum[j] += i < seq.sinks ? 0 : k[j];
     }
@@ -205,16 +222,17 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
     const u32 group = p.query_heads / p.kv_heads, row = blockIdx.x * 4 + threadIdx.x / LANES;
     const u64 unit = (u64)sequence * p.kv_heads + head, at = unit * p.padded + row;
     float v[VEC] = {}, base = 0, top = 0;
+    __shared__ float sorted[4][COARSE_AT ? DIM : 1];
     if (row < p.queries_each * group) {
         const u64 query = ((u64)sequence * p.query_heads + head * group + row % group) * p.queries_each + row / group;
         const float *front = p.fronts + unit * 2 * DIM;
         float balance[VEC], prefix[VEC];
         load_given(v, p.queries, query, p.query_type, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) {
-            v[i] *= balance[i];
-            base = fmaf(v[i], prefix[i], base);
-        }
+        for (int i = 0; i < VEC; i++) v[i] *= balance[i];
+        sort_channels(v, balance, sorted[threadIdx.x / LANES], lane);
+#pragma unroll
+        for (int i = 0; i < VEC; i++) base = fmaf(v[i], prefix[i], base);
         turn_key(v, p.key_rounds, p.key_signs, lane);
         float mean[VEC];
         load_lane(mean, p.means + unit * DIM, lane);
@@ -240,29 +258,10 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
     if (lane == 0) p.units[at] = make_float2(fmaxf(fabsf(p.logit_unit) * top / p.scales[unit].x, 1e-30f), base * p.logit_unit);
 }
 
-// The code of coordinate d of a thread's of a key, with the window beside it.
-template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k, int d) {
-    constexpr int BITS = low_bits(SHAPE);
-    u32 code = 0;
-    if (BITS > 1) code = k.low[d * BITS >> 5] >> (d * BITS & 31) & ((1 << BITS) - 1);
-    const int at = single_bit(d);
-    const u32 single = k.single[at >> 5] >> (at & 31) & 1;
-    if (code_bits(SHAPE) == 3) code |= single << 2;
-    if (code_bits(SHAPE) == 1) code = single;
-    return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
-}
-
 // What a slot has of an integer.
 template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
     return code_bits(SHAPE) == 8 || is_sliced(SHAPE) ? (float)(i8)bits : (float)((int)bits - 8);
 }
-
-// The words of a thread's coordinates of a key, and the index of coordinate d.
-template <int SHAPE> __device__ __forceinline__ auto key_words(const u8 *slot, int token, int t) {
-    if constexpr (is_indexed(SHAPE)) return IndexedKey(slot, token, t);
-    else return load_key(slot, token, t);
-}
-template <int SHAPE> __device__ __forceinline__ u32 key_index(const IndexedKey &k, int d) { return k.index(d); }
 
 // Small blocks, eight coordinates of one at once.
 __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float unit, const float *centroids, const float *centre) {
@@ -432,7 +431,24 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
         norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
     }
     __syncthreads();
-    for (int item = thread; item < 4 * TILE && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS) && !is_sliced(KEYS); item += 128) {
+#if COARSE_AT
+    __shared__ float coarse_centroids[128];
+    coarse_centroids[thread] = p.coarse_centroids[thread];
+    __syncthreads();
+    auto store = [&](int token, int c, const float (&x)[8], float unit, const u8 *steps) {
+        const float norm = unit * (float)load<u16>(steps + 2 * token);
+        float y[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) y[i] = fmaf(x[i], norm, centre[c + i]);
+        *reinterpret_cast<uint4 *>(keys + key_byte(token, c)) = make_uint4(two_f16(y[0], y[1]), two_f16(y[2], y[3]), two_f16(y[4], y[5]), two_f16(y[6], y[7]));
+    };
+    const float fine_unit = p.key_unit * scale.x * from_f16(tail.key_largest);
+    const float coarse_unit = p.coarse_unit * scale.x * from_f16(load<Tail>(slot + COARSE_TAIL).key_largest);
+    fine::unfold_half(slot, centroids[0], p.entries, [&](int token, int c, const float (&x)[8]) { store(token, c, x, fine_unit, slot + fine::K_STEPS); });
+    coarse::unfold_half(slot + COARSE_AT, coarse_centroids, p.entries + fine::KeyEntries::COUNT,
+                        [&](int token, int c, const float (&x)[8]) { store(token, DIM / 2 + c, x, coarse_unit, slot + COARSE_AT + coarse::K_STEPS); });
+#endif
+    for (int item = thread; item < 4 * TILE && !COARSE_AT && !is_fields(KEYS) && !is_blocks(KEYS) && !is_grouped(KEYS) && !is_sliced(KEYS); item += 128) {
         const int token = item >> 2, t = item & 3;
         const float norm = norms[0][token];
         const auto k = key_words<KEYS>(slot, token, t);
@@ -524,13 +540,14 @@ __device__ __forceinline__ void unfold_exact(const Block &p, const Sequence &seq
                                              const float *mean) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const float *front = p.fronts + ((u64)sequence * p.kv_heads + head) * 2 * DIM;
+    __shared__ float sorted[4][COARSE_AT ? DIM : 1];
     float of_all[VEC];
     load_lane(of_all, mean, lane);
     for (int token = warp; token < TILE; token += 4) {
         float k[VEC] = {}, v[VEC] = {};
         if (token < count) {
             const u16 *row = exact_row(p, seq, sequence, head, first + token);
-            exact_key(k, row, front, lane), exact_lane(v, row + DIM, lane);
+            exact_key(k, row, front, sorted[warp], lane), exact_lane(v, row + DIM, lane);
             turn_key(k, p.key_rounds, p.key_signs, lane), turn(v, p.value_rounds, p.value_signs, lane);
         }
         for (int c = DIM + lane; c < ROW; c += LANES) *reinterpret_cast<u16 *>(keys + key_byte(token, c)) = 0;

@@ -12,7 +12,7 @@ struct Encode {
     const u16 *steps;               // [4][64]: what codes of norms stand for
     const i16 *book;                // [32]: what codes of a centre stand for
     const float *book_thresholds;   // [31]: where they change
-    const float *front;             // [kv heads][balance, prefix][DIM]
+    const float *front;             // [kv heads][balance, prefix][WHOLE]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
     const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes that are looked up: where they
                                     // change, what they stand for, of each as many as their bits count; of `Path`s their centroids, by code and window
@@ -27,6 +27,10 @@ struct Encode {
     u32 cells[64];
 };
 
+#ifndef WHOLE // an encoder of all channels
+#define WHOLE DIM
+#define HALF_AT 0
+#endif
 constexpr int ROW_LANES = 8, MINE = DIM / ROW_LANES, MOST_TOKENS = 256, STATES = 8, WINDOWS = 16;
 constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
 enum { MSE, UNBIASED, NORM };
@@ -600,13 +604,35 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ u32 bounds[is_grouped(SHAPE) ? MOST_TOKENS / SLOT_TOKENS : 1][2];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
-    const u32 stride = p.kv_heads * 2 * DIM; // of tokens
-    const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * DIM + (OF_KEYS ? 0 : DIM);
+    const u32 stride = p.kv_heads * 2 * WHOLE; // of tokens
+    const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * WHOLE + (OF_KEYS ? 0 : WHOLE);
+#if OF_HALF
+    // Which channels the half has: those whose balance is above 0, or the others, in their order.
+    __shared__ u16 channels_of[DIM];
+    if (threadIdx.x < LANES) {
+        const float *balance = p.front + blockIdx.y * 2 * WHOLE;
+        int before = 0;
+        for (int first = 0; first < WHOLE; first += LANES) {
+            const bool mine = (balance[first + threadIdx.x] > 0) == (HALF_AT == 0);
+            const u32 all = __ballot_sync(~0u, mine);
+            const int at = before + __popc(all & ((1u << threadIdx.x) - 1));
+            if (mine && at < DIM) channels_of[at] = first + threadIdx.x;
+            before += __popc(all);
+        }
+    }
+    __syncthreads();
+#endif
     // What is in memory is asked for before anything is waited for: the first rows of each thread, too.
     auto fetch = [&](int token, u32 (&words)[MINE / 2]) {
+#if OF_HALF
+        const u16 *row = rows + (u64)token * stride;
+#pragma unroll
+        for (int i = 0; i < MINE; i += 2) words[i / 2] = row[channels_of[mine(lane, i)]] | row[channels_of[mine(lane, i + 1)]] << 16;
+#else
         const u32 *row = reinterpret_cast<const u32 *>(rows + (u64)token * stride) + (lane & 7);
 #pragma unroll
         for (int i = 0; i < MINE / 2; i++) words[i] = row[8 * i];
+#endif
     };
     u32 ahead[MINE / 2];
     fetch(threadIdx.x / ROW_LANES, ahead);
@@ -621,8 +647,16 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
     else if (!TRELLIS && threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
-        const float *front = p.front + blockIdx.y * 2 * DIM;
-        for (int c = threadIdx.x; c < DIM; c += blockDim.x) centre.balance[c] = front[c], centre.inverse[c] = 1.0f / front[c], centre.prefix[c] = __uint_as_float(__float_as_uint(front[DIM + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
+        const float *front = p.front + blockIdx.y * 2 * WHOLE;
+        for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
+#if OF_HALF
+            const int channel = channels_of[c];
+#else
+            const int channel = c;
+#endif
+            centre.balance[c] = front[channel], centre.inverse[c] = 1.0f / front[channel];
+            centre.prefix[c] = __uint_as_float(__float_as_uint(front[WHOLE + HALF_AT + c]) ^ p.signs[c >> 5] >> (c & 31) << 31);
+        }
         if (threadIdx.x == 0) centre.norm = 0;
         if (threadIdx.x < 32) centre.book[threadIdx.x] = p.book[threadIdx.x];
         if (threadIdx.x < 31) centre.thresholds[threadIdx.x] = p.book_thresholds[threadIdx.x];
@@ -846,8 +880,12 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     else encode_norms<OF_KEYS>(p, work.norms, steps, slots, norms);
 }
 
+#if !COARSE_AT
 extern "C" __global__ void __launch_bounds__(encode_threads(KEYS), encode_blocks(KEYS)) encode_keys(const __grid_constant__ Encode p) { encode<KEYS, true>(p); }
+#endif
+#if !OF_HALF
 extern "C" __global__ void __launch_bounds__(encode_threads(VALUES), encode_blocks(VALUES))
     encode_values(const __grid_constant__ Encode p) {
     encode<VALUES, false>(p);
 }
+#endif

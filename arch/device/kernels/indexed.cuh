@@ -10,7 +10,11 @@ template <int SHAPE> struct Entries {
 using KeyEntries = Entries<KEYS>;
 using ValueEntries = Entries<VALUES>;
 // In memory they follow each other: keys', values'. The same shape is the same codebook, which stands here once.
+#if COARSE_AT
+constexpr int VALUES_FROM = fine::KeyEntries::COUNT + coarse::KeyEntries::COUNT;
+#else
 constexpr int VALUES_FROM = is_fields(KEYS) ? TABLE_WORDS : KeyEntries::COUNT;
+#endif
 constexpr bool ONE_TABLE = KEYS == VALUES;
 constexpr int ENTRY_WORDS = KeyEntries::WORDS + (ONE_TABLE ? 0 : ValueEntries::WORDS);
 
@@ -118,3 +122,22 @@ __device__ __forceinline__ void add_indexed(int (&low)[4][4], int (&high)[4][4],
         if (ValueEntries::TWO) product_u8(high[e], weights, both[0].y, both[1].y);
     }
 }
+
+// The code of coordinate d of a thread's of a key, with the window beside it.
+template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k, int d) {
+    constexpr int BITS = low_bits(SHAPE);
+    u32 code = 0;
+    if (BITS > 1) code = k.low[d * BITS >> 5] >> (d * BITS & 31) & ((1 << BITS) - 1);
+    const int at = single_bit(d);
+    const u32 single = k.single[at >> 5] >> (at & 31) & 1;
+    if (code_bits(SHAPE) == 3) code |= single << 2;
+    if (code_bits(SHAPE) == 1) code = single;
+    return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
+}
+
+// The words of a thread's coordinates of a key, and the index of coordinate d.
+template <int SHAPE> __device__ __forceinline__ auto key_words(const u8 *slot, int token, int t) {
+    if constexpr (is_indexed(SHAPE)) return IndexedKey(slot, token, t);
+    else return load_key(slot, token, t);
+}
+template <int SHAPE> __device__ __forceinline__ u32 key_index(const IndexedKey &k, int d) { return k.index(d); }

@@ -10,6 +10,13 @@
 //               member, 16 for each bit of a radius, 1 for codes in mixed radix
 //   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden; 2: biases are added
 //   OUTLIERS    1: some chunks of keys are exact, 2: of values, 3: of both; otherwise 0
+//   COARSE_AT   keys are two trellis codes of half the width, and the coarse one's part of a slot begins there; otherwise 0.
+//               KEY_BYTES: of both parts. compile.rs puts the texts on keys into the namespaces `fine` and `coarse` as well, with DIM
+//               and KEYS of a half, and OF_HALF 1: what is written for one row of keys is called twice
+//   SLOT_BYTES  of a whole slot, where an encoder has one half alone; WHOLE: channels of a whole key, HALF_AT: the first of these
+//
+// Of halves a slot begins with keys, centre, norms and tail of the fine one, whose tail and norms of values are the slot's; those of the coarse
+// one follow.
 //
 // A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
 // 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
@@ -40,6 +47,16 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #ifndef OUTLIERS
 #define OUTLIERS 0
 #endif
+#ifndef COARSE_AT
+#define COARSE_AT 0
+#endif
+#ifndef OF_HALF
+#define OF_HALF 0
+#endif
+#ifndef VALUE_STEPS // bytes of the norms of values behind those of keys
+#define VALUE_STEPS (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS)
+#endif
+constexpr int SHAPE = KEYS;
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
 // Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150, and 160 where all of a row is one.
@@ -64,7 +81,9 @@ constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; 
 constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
 constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
 // Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, f16, and a centre is f16 in the keys' own basis.
-constexpr bool in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= (history(shape) > 0 ? 4 : 5); }
+constexpr bool is_coded_in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= (history(shape) > 0 ? 4 : 5); }
+// Beside the other half, norms of every code lie together.
+constexpr bool in_rows(int shape) { return !OF_HALF && is_coded_in_rows(shape); }
 constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
 constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
 
@@ -124,15 +143,23 @@ constexpr int K_LOW = planes(has_path(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
 constexpr int K_CENTRE = is_fields(KEYS) ? SLOT_TOKENS * 16 * FIELD_WORDS : K_LOW + planes(code_bits(KEYS) + index_bits(KEYS));
 constexpr int K_STEPS = K_CENTRE + (CENTRES ? 2 * K_WIDE : 0);
+#if COARSE_AT
+constexpr int TAIL = COARSE_AT - 16, V_STEPS = TAIL - VALUE_STEPS, OUTLIERS_AT = KEY_BYTES - (OUTLIERS ? 16 : 0), COARSE_TAIL = OUTLIERS_AT - 16;
+#else
 constexpr int V_STEPS = K_STEPS + 2 * SLOT_TOKENS * fields_of(KEYS);
-constexpr int TAIL = V_STEPS + (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS);
+constexpr int TAIL = V_STEPS + VALUE_STEPS;
 constexpr int OUTLIERS_AT = TAIL + 16;
+#endif
 constexpr int K_PART = OUTLIERS_AT + (OUTLIERS ? 16 : 0);
 constexpr int V_LOW = planes(has_path(VALUES));
 constexpr int V_HIGH = V_LOW + planes(low_bits(VALUES));
 constexpr int V_FIELDS = V_LOW + planes(code_bits(VALUES) + index_bits(VALUES));
 constexpr int V_PART = V_FIELDS + (is_grouped(VALUES) ? 2 * SLOT_TOKENS * fields_of(VALUES) : 0);
+#ifdef SLOT_BYTES
+constexpr int SLOT = SLOT_BYTES;
+#else
 constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
+#endif
 
 struct Tail {
     u16 key_largest; // f16; of rows with norms of their own the largest
@@ -234,7 +261,8 @@ constexpr Signs paley() {
     return signs;
 }
 constexpr Signs SIGNS = paley();
-constexpr float INVERSE_SQRT = DIM == 64    ? 0.125f
+constexpr float INVERSE_SQRT = DIM == 32    ? 0.17677669529663687f
+                               : DIM == 64  ? 0.125f
                                : DIM == 80  ? 0.11180339887498948482f
                                : DIM == 96  ? 0.10206207261596575409f
                                : DIM == 128 ? 0.08838834764831844055f

@@ -77,14 +77,14 @@ __device__ __forceinline__ void lane_hadamard(float (&v)[VEC]) {
                 v[i] = a + b, v[i | s] = a - b;
             }
 }
-// Hadamard's transform of DIM values; its inverse is `TRANSPOSE`'s.
-template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
+// Hadamard's transform of DIM values, or of each of so many parts of them; its inverse is `TRANSPOSE`'s.
+template <bool TRANSPOSE = false, int PARTS = 1> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
     if constexpr (BASE > 1) {
         constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
         base_product<TRANSPOSE>(v, lane);
         const int run = lane / MEMBERS;
 #pragma unroll
-        for (int s = 1; s < DIM / BASE; s *= 2)
+        for (int s = 1; s < DIM / BASE / PARTS; s *= 2)
 #pragma unroll
             for (int i = 0; i < VEC; i++) {
                 const float other = __shfl_sync(~0u, v[i], (run ^ s) * MEMBERS + lane % MEMBERS);
@@ -97,12 +97,35 @@ template <bool TRANSPOSE = false> __device__ __forceinline__ void hadamard(float
     }
     lane_hadamard(v);
 #pragma unroll
-    for (int s = 1; s < LANES; s *= 2)
+    for (int s = 1; s < LANES / PARTS; s *= 2)
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             const float other = __shfl_xor_sync(~0u, v[i], s);
             v[i] = (lane & s) ? other - v[i] : v[i] + other;
         }
+}
+
+// Keys of halves: channels whose balance is above 0 come first, then the others, in their order. By way of `row`, memory of DIM values that
+// this warp alone has.
+__device__ __forceinline__ void sort_channels(float (&v)[VEC], const float (&balance)[VEC], float *row, int lane) {
+    if (!COARSE_AT) return;
+    u32 below = 0, before = 0; // of channels below 0: of this lane's, of the lanes before
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        const bool coarse = balance[i] < 0;
+        before += __popc(__ballot_sync(~0u, coarse) & ((1u << lane) - 1));
+        below |= (u32)coarse << i;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < VEC; i++) {
+        row[below >> i & 1 ? DIM / 2 + before : VEC * lane + i - before] = v[i];
+        before += below >> i & 1;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < VEC; i++) v[i] = row[VEC * lane + i];
+    __syncwarp();
 }
 
 // x with the sign of its coordinate.

@@ -1,6 +1,6 @@
 """A model of 7B's shape with random weights on a GPU: prompt, decode step and memory with transformers' caches and with OctaplexCache.
 
-    python gpu_decode.py [TOKENS ...]      16384 131072 by default
+    python gpu_decode.py [TOKENS ...]      2048 16384 131072 by default
 
 The prompt goes in pieces of 2,048 tokens. A step is the median of 24, by the host's clock, with the GPU waited for around each."""
 
@@ -44,7 +44,8 @@ def measure(model, name, make, implementation, tokens, batch=1, compiled=False):
     print(f"{name:36s} {tokens:7d} x{batch}  prompt {prompt:6.2f} s  step {step:7.2f} ms  memory {used() - before:6.2f} GB", end="", flush=True)
     if isinstance(cache, OctaplexCache):
         stats = cache.stats()
-        print(f"  cache {stats.bytes / 1e9:.3f} GB, {stats.bits_per_value:.2f} bits a value", end="")
+        pool = sum(layer.cache.page_bytes() for layer in cache.on_gpus())
+        print(f"  cache {stats.bytes / 1e9:.3f} GB, {stats.bits_per_value:.2f} bits a value, pages with room {pool / 1e9:.3f} GB", end="")
         graph = steps(DecodeGraph(model, cache), first)
         print(f"  in one graph {graph:7.2f} ms, memory {used() - before:6.2f} GB", end="")
     print(flush=True)
@@ -67,10 +68,14 @@ def ours(tokens, **options):
     return lambda: OctaplexCache(CONFIG, capacity=tokens + 256, **options)
 
 
+#: The default of the library, and one with more bits.
+CODECS = {"graded, trellis": dict(keys="graded", values="trellis"), "turboquant": dict(keys="turboquant", values="turboquant")}
+
+
 def calls(model, tokens):
     """Host's time of the two calls of a step, without the model."""
-    for codec in ("turboquant", "trellis"):
-        cache = octaplex.Cache(1, 4, 128, tokens + 4096, keys=codec, values=codec, device="cuda")
+    for codec, options in CODECS.items():
+        cache = octaplex.Cache(1, 4, 128, tokens + 4096, device="cuda", **options)
         rows = torch.randn(4, tokens, 128, device="cuda", dtype=torch.bfloat16)
         cache.append(0, rows, rows)
         row, queries = rows[:, :1], torch.randn(28, 128, device="cuda", dtype=torch.bfloat16)
@@ -96,12 +101,12 @@ def main():
     with torch.device("cuda"):
         model = Qwen2ForCausalLM(CONFIG).eval()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, transformers {transformers.__version__}", flush=True)
-    for tokens in map(int, sys.argv[1:] or (16384, 131072)):
+    for tokens in map(int, sys.argv[1:] or (2048, 16384, 131072)):
         calls(model, tokens)
         wanted = []
+        caches = [(f"OctaplexCache {codec}", ours(tokens, **options), "octaplex", False) for codec, options in CODECS.items()]
         for name, make, implementation, compiled in (
-            ("OctaplexCache turboquant", ours(tokens), "octaplex", False),
-            ("OctaplexCache trellis", ours(tokens, keys="trellis", values="trellis"), "octaplex", False),
+            *caches,
             ("DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa", False),
             ("StaticCache, sdpa, torch.compile", lambda: StaticCache(config=CONFIG, max_cache_len=tokens + 256), "sdpa", True),
         ):
@@ -114,8 +119,10 @@ def main():
                     print(f"    KL of the prompt's last logits from bf16's, {other}: {float((log.exp() * (log - torch.log_softmax(logits, -1))).sum()):.2e} nats")
             except Exception as error:  # out of memory, or what compiling says
                 print(f"{name:44s} {tokens:7d}  failed: {str(error)[:300]}", flush=True)
-    for name, make, implementation in (("OctaplexCache turboquant", ours(16384), "octaplex"), ("DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa")):
-        measure(model, name, make, implementation, 16384, batch=4)
+    for batch in (4, 16):
+        for name, options in CODECS.items():
+            measure(model, f"OctaplexCache {name}", ours(16384, **options), "octaplex", 16384, batch=batch)
+        measure(model, "DynamicCache, sdpa", lambda: DynamicCache(config=CONFIG), "sdpa", 16384, batch=batch)
 
 
 if __name__ == "__main__":

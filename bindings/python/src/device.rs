@@ -4,9 +4,8 @@ use crate::cache::{Cache, Options, Settings, numbers};
 use crate::given::{Floats, OnDevice, RowsOnDevice, floats, stream};
 use crate::work::work;
 use crate::{Error, OrRaise, OutOfMemory, Result};
-use octaplex::codecs::TrellisSpec;
 use octaplex::gpu::{self, Device, Failure, Layer};
-use octaplex::{CodecSpec, Floats as Tensor, KvCache, LayerConfig, Stats};
+use octaplex::{Floats as Tensor, KvCache, Stats};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -63,7 +62,9 @@ fn with_room<T>(
     };
     let room = layer.room();
     let least = room + needed.saturating_sub(free) * layer.config().page;
-    if layer.grow(least.max(room + room / 4)).is_err() {
+    // One sequence is spare, or a fork that shares its pages: more than the others can fill is nobody's.
+    let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
+    if layer.grow(least.max((room + room / 4).min(most))).is_err() {
         layer.grow(least)?;
     }
     work(layer)
@@ -133,12 +134,9 @@ impl DeviceCache {
         let (layers, kv_heads, head_dim, capacity) = size;
         work(py, || {
             let device = device(number)?;
-            let mut configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
+            let configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
             if configs.is_empty() || configs.len() < layers {
                 return Err(Error::new_err("a cache has 1 to 65,536 layers"));
-            }
-            if settings.keys.is_none() {
-                configs.iter_mut().for_each(without_grades);
             }
             let made = device.keep_current(|| {
                 let mine = configs.iter().enumerate().filter(|(n, _)| only.is_none_or(|only| only == *n));
@@ -228,9 +226,9 @@ impl DeviceCache {
         self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
     }
 
-    /// Makes room for so many tokens in pages of each sequence.
-    fn reserve(&self, py: Python, tokens: usize) -> Result<()> {
-        let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(layer.sequences()));
+    /// Makes room for so many tokens in pages of each of so many sequences.
+    fn reserve(&self, py: Python, tokens: usize, sequences: usize) -> Result<()> {
+        let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(sequences));
         self.work(py, || self.each(reserve).map(drop))
     }
 
@@ -367,15 +365,5 @@ impl DeviceCache {
     fn page_bytes(&self, py: Python) -> Result<usize> {
         let bytes = |layer: &mut Layer| Ok(layer.room() / layer.config().page * layer.card_page_bytes());
         self.work(py, || Ok(self.each(bytes)?.iter().sum()))
-    }
-}
-
-/// Replaces `graded` keys, which GPUs have no kernels for, by `trellis` of as many bits. For keys that no one named.
-fn without_grades(config: &mut LayerConfig) {
-    if let CodecSpec::Graded(spec) = config.keys {
-        let both = u32::from(spec.fine) * u32::from(spec.coarse);
-        let levels = [1u8, 2, 3, 4, 6, 8, 12, 16];
-        let m = levels.into_iter().rev().find(|m| u32::from(*m) * u32::from(*m) <= both);
-        config.keys = CodecSpec::Trellis(TrellisSpec::new(m.unwrap_or(1), spec.states));
     }
 }

@@ -37,7 +37,13 @@ def near(found, wanted, tolerance=0.02):
     assert np.linalg.norm(found - wanted) <= tolerance * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("codecs", [("turboquant", "turboquant"), ("trellis", "trellis:m=2"), ("int", "int:bits=8")])
+CODECS = [
+    ("turboquant", "turboquant"), ("trellis", "trellis:m=2"), ("int", "int:bits=8"), ("graded", "trellis"), ("graded:bits=4", "trellis:m=8"),
+    ("graded:bits=2", "trellis:m=2"), ("graded:fine=16,coarse=2,states=16", "turboquant"),
+]
+
+
+@pytest.mark.parametrize("codecs", CODECS)
 def test_the_bytes_are_the_cpus_and_outputs_near(codecs):
     cpu, card = both(keys=codecs[0], values=codecs[1])
     for seed, tokens in enumerate((1, 200, 63, 64)):
@@ -49,6 +55,34 @@ def test_the_bytes_are_the_cpus_and_outputs_near(codecs):
         for options in ({}, dict(scale=0.2, soft_cap=3.0), dict(window=70)):
             found = card.attend(1, gpu.put(queries), **options)
             near(gpu.get(found), cpu.attend(1, queries, **options))
+
+
+@pytest.mark.parametrize("width", [64, 128, 192, 256])
+@pytest.mark.parametrize("options", [dict(page=64), dict(page=128, center="prefix"), dict(page=256, center="off"), dict(balance=False)])
+def test_graded_keys_of_every_width(width, options):
+    """Channels of different size, so that the halves are no halves of the rows as they come; and a balance of a prompt's queries."""
+    sizes = np.where(np.arange(width) % 3 == 1, 4.0, 0.3).astype(np.float32)
+    keys, values, queries = rows(500, dim=width) * sizes, rows(500, dim=width, seed=2), rows(30, heads=4, dim=width, seed=3)
+    caches = both(keys="graded", values="trellis", head_dim=width, layers=1, **options)
+    for cache in caches:
+        if options.get("balance", True):
+            cache.calibrate(0, np.ascontiguousarray(keys[:, :250]), np.repeat(queries, 10, 1))
+        at = gpu.put if cache.device != "cpu" else np.copy
+        for part in (slice(0, 210), slice(210, 211), slice(211, 500)):
+            cache.append(0, at(np.ascontiguousarray(keys[:, part])), at(np.ascontiguousarray(values[:, part])))
+    cpu, card = caches
+    assert card.save() == cpu.save() and card.stats().paged_tokens > 0
+    assert octaplex.Cache.load(cpu.save(), device="cuda").save() == cpu.save()
+    for asked in (queries[:, 0].copy(), queries):
+        near(gpu.get(card.attend(0, gpu.put(asked))), cpu.attend(0, asked), 0.04)  # the CPU's queries have 8 bits
+
+
+def test_the_default_is_the_cpus():
+    cpu, card = both()
+    assert card.specs == cpu.specs
+    for bits in (2.2, 3.2, 4.2):
+        cpu, card = both(bits=bits)
+        assert card.specs == cpu.specs and card.specs[0][0].startswith("graded")
 
 
 def test_sinks_logits_and_biases():
@@ -157,12 +191,6 @@ def test_memory_grows_with_the_tokens():
     assert card.save() == cpu.save()
 
 
-def test_bits_choose_codecs_that_gpus_have():
-    for bits, keys in ((2.2, "trellis:m=2"), (3.2, "trellis"), (4.2, "trellis:m=8"), (8.5, "turboquant:bits=8")):
-        cache = octaplex.Cache(1, 2, 128, 1000, bits=bits, device="cuda:0")
-        assert cache.specs[0][0] == keys, bits
-
-
 def test_mistakes_change_nothing():
     cpu, card = both()
     fill([cpu, card], 300)
@@ -193,7 +221,8 @@ def test_mistakes_change_nothing():
     refused("on the CPU", lambda: card.append_chunk(b""))
     refused("device", lambda: octaplex.Cache(**SIZE, device="metal"))
     refused("no card 99|99", lambda: octaplex.Cache(**SIZE, device="cuda:99"))
-    refused("take", lambda: octaplex.Cache(**SIZE, keys="graded", device="cuda:0"))
+    refused("take", lambda: octaplex.Cache(**SIZE, keys="polarquant", device="cuda:0"))
+    refused("fine or coarse", lambda: octaplex.Cache(**SIZE, keys="graded:fine=12,coarse=2", device="cuda:0"))
     refused("width", lambda: octaplex.Cache(**{**SIZE, "head_dim": 32}, device="cuda:0"))
     with pytest.raises(octaplex.Error, match="no token|empty"):
         octaplex.Cache(**SIZE, device="cuda:0").attend(0, queries)

@@ -117,7 +117,7 @@ class Cache:
         """An empty cache for ``capacity`` tokens.
 
         ``keys`` and ``values`` are codecs. By default they are ``"graded"`` and ``"trellis"``, 3.2 bits a value; keys are
-        ``"trellis"`` at the widths 32, 80, 96, 112 and 576, and on GPUs, which have no kernels for ``graded``. ``bits`` instead
+        ``"trellis"`` at the widths 32, 80, 96, 112 and 576. ``bits`` instead
         takes the most accurate codecs of so many bits a value in pages. ``profile`` is a file from ``octaplex calibrate``, or
         its text: it spends the ``bits`` where this model needs them.
 

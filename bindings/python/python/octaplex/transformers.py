@@ -24,7 +24,7 @@ try:
     import torch
     import transformers
     from transformers.cache_utils import Cache as _Base
-    from transformers.cache_utils import CacheLayerMixin, get_layer_types_and_kwargs
+    from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, CacheLayerMixin, get_layer_types_and_kwargs
     from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
     from transformers.modeling_utils import AttentionInterface
 except ImportError as error:
@@ -49,6 +49,9 @@ _DEFAULTS = {
 _BLOCK = 2048
 #: How many steps are left, before that is asked.
 _UNKNOWN = -1
+#: Layers that OctaplexCache holds, and those whose states transformers holds beside it: of linear attention and of convolutions, and none.
+_OURS = ("full_attention", "sliding_attention")
+_THEIRS = ("linear_attention", "conv", "moe", "mlp", "dummy")
 _TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
@@ -61,8 +64,11 @@ class _States(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(function, "__name__", "") == "__get__":  # shape, dtype, device
+        name = getattr(function, "__name__", "")
+        if name == "__get__":  # shape, dtype, device
             return super().__torch_function__(function, types, args, kwargs or {})
+        if name == "to":  # layers that read another layer's keys bring them to their own device: these stay in the cache
+            return args[0]
         layer = next((each.layer for each in args if isinstance(each, _States) and hasattr(each, "layer")), None)
         if layer is not None and layer.owner.config._attn_implementation == "octaplex":
             raise Error(
@@ -73,6 +79,11 @@ class _States(torch.Tensor):
             "the model's attention would not see what OctaplexCache holds: call model.set_attn_implementation('octaplex'), "
             "or load the model with attn_implementation='octaplex'"
         )
+
+
+class _Padding(torch.Tensor):
+    """A mask of this module's: which tokens are not padding, [batch, 1, queries, tokens] without memory of its own. Models may take
+    some of the queries out of it."""
 
 
 class _Sequences:
@@ -116,7 +127,7 @@ class _OnGpu:
         self.layer, self.batch, self.number = layer.number, batch, number
         # The first query of a block sees as far back as its window, when the newest token is a block further on.
         self.window = layer.window
-        held = None if self.window is None else self.window + _BLOCK
+        held = None if layer.held is None else layer.held + _BLOCK
         settings = settings_of(**owner.options, sliding_window=held)
         size = (len(owner.layers), *shape, owner.capacity)
         self.made_of = (number, size, settings)
@@ -182,7 +193,7 @@ class _OnGpu:
 
     def reserve(self, capacity: int) -> None:
         """Room for so many tokens of each sequence, so that memory does not move any more."""
-        _gpu.retried(lambda: self.cache.reserve(capacity))
+        _gpu.retried(lambda: self.cache.reserve(capacity, self.batch))
 
     def step(self, keys: torch.Tensor, values: torch.Tensor, stream: int, captured: bool) -> bool:
         """Appends a token of each sequence [sequences, kv_heads, 1, head_dim], and waits for nothing. False where that cannot be."""
@@ -226,8 +237,10 @@ class _OnGpu:
         rows = (keys.data_ptr(), length, name), (values.data_ptr(), length, _TYPES[values.dtype]), keys.shape[1], token, head
         _gpu.retried(lambda: self.cache.append(0, number, rows, stream))
 
-    def attend(self, first: int, queries: torch.Tensor, options: dict[str, Any], stream: int) -> torch.Tensor:
-        """Queries [sequences, heads, tokens, head_dim] of sequences from ``first`` on, at their newest tokens."""
+    def attend(
+        self, first: int, queries: torch.Tensor, options: dict[str, Any], stream: int, position: Optional[int] = None
+    ) -> torch.Tensor:
+        """Queries [sequences, heads, tokens, head_dim] of sequences from ``first`` on, at their newest tokens or from ``position`` on."""
         queries = queries.contiguous()
         if queries.data_ptr() % 16:
             queries = queries.clone()
@@ -240,7 +253,7 @@ class _OnGpu:
             "soft_cap": options["soft_cap"],
             "window": self.window,
             "keep_sinks": False,
-            "position": None,
+            "position": position,
         }
         logits = self._logits(options.get("sink_logits"))
         if logits is not None or queries.shape[2] > 1:
@@ -263,9 +276,14 @@ class _Layer(CacheLayerMixin):
 
     is_croppable = True
 
-    def __init__(self, owner: OctaplexCache, number: int, window: Optional[int]) -> None:
+    def __init__(self, owner: OctaplexCache, number: int, window: Optional[int], read_again: bool) -> None:
         super().__init__()
         self.owner, self.number, self.window, self.is_sliding = owner, number, window, window is not None
+        #: Layers behind read this one's keys and values as well, of all tokens of a prompt: none are dropped.
+        self.read_again = read_again
+        self.held = None if read_again else window
+        #: Channels that values have less than keys: zeros stand there.
+        self.padded = 0
         self.length = 0
         self.pending: Optional[tuple[Any, Any]] = None
 
@@ -282,9 +300,13 @@ class _Layer(CacheLayerMixin):
         """Takes new states [batch, kv_heads, tokens, head_dim]; the attention function appends them, as it knows the padding and
         goes block by block."""
         _check(key_states, "keys")
-        if key_states.shape != value_states.shape:
+        padded = key_states.shape[3] - value_states.shape[3]
+        if key_states.shape[:3] != value_states.shape[:3] or padded < 0:
             shapes = f"{list(key_states.shape)} and {list(value_states.shape)}"
-            raise Error(f"keys and values have the shapes {shapes}: models whose values have another width are not supported")
+            raise Error(f"keys and values have the shapes {shapes}: values may be narrower than keys, and nothing else")
+        if padded:
+            value_states = torch.nn.functional.pad(value_states, (0, padded))
+        self.padded = padded
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         elif key_states.shape[0] != self.sequences.batch:
@@ -299,7 +321,9 @@ class _Layer(CacheLayerMixin):
     def attend(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
         """Appends what ``update`` took and answers queries [batch, heads, tokens, head_dim]: [batch, tokens, heads, head_dim]."""
         if self.pending is None:
-            raise Error(f"layer {self.number} is read twice: models whose layers share keys are not supported")
+            if not self.read_again:
+                raise Error(f"layer {self.number} is read twice, and the model's config does not say that layers share its keys")
+            return self._narrowed(self._again(queries, mask, options))
         (keys, values), self.pending = self.pending, None
         tokens = keys.shape[2]
         total = self.length + tokens
@@ -317,7 +341,7 @@ class _Layer(CacheLayerMixin):
         if isinstance(self.sequences, _OnGpu):
             found = self._on_gpu(self.sequences, keys, values, queries, padding, options, captured)
             self.length = self.length if captured else total
-            return found.transpose(1, 2)
+            return self._narrowed(found.transpose(1, 2))
         out = torch.zeros(queries.shape, dtype=torch.float32)
         for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
             new = slice(max(padded - self.length, 0), tokens)  # padding is not appended; its queries get zeros
@@ -325,7 +349,35 @@ class _Layer(CacheLayerMixin):
                 k, v, q = (states[number, :, new] for states in (keys, values, queries))
                 out[number, :, new] = self._append_attend(cache, k, v, q, options)
         self.length = total
-        return out.transpose(1, 2).contiguous().to(queries.dtype)
+        return self._narrowed(out.transpose(1, 2).contiguous().to(queries.dtype))
+
+    def _narrowed(self, found: torch.Tensor) -> torch.Tensor:
+        """As wide as the model's values are."""
+        return found[..., : found.shape[-1] - self.padded] if self.padded else found
+
+    def _again(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
+        """Answers another layer's queries: this one has the tokens already."""
+        tokens, device = queries.shape[2], queries.device
+        before = self.length - tokens
+        padding = [0] * len(queries) if mask is None else self.owner._padding_of(mask)
+        if isinstance(self.sequences, _OnGpu):
+            on, queries = self.sequences, queries.to(self.device)
+            if tokens == 1 and (_is_captured(queries) or max(padding) <= before):
+                return on.attend(0, queries, options, _stream(on.number)).transpose(1, 2).to(device)
+            out = torch.zeros_like(queries)
+            for number, padded in enumerate(padding):
+                for start in range(max(padded - before, 0), tokens, _BLOCK):
+                    block, asked = slice(start, start + _BLOCK), queries[number : number + 1, :, start : start + _BLOCK]
+                    position = on.next_position(number) - tokens + start
+                    out[number, :, block] = on.attend(number, asked, options, _stream(on.number), position)[0]
+            return out.transpose(1, 2).to(device)
+        found = torch.zeros(queries.shape, dtype=torch.float32)
+        for number, (cache, padded) in enumerate(zip(self.sequences.caches, padding)):
+            asked = queries[number, :, max(padded - before, 0) :].contiguous()
+            if asked.shape[1]:
+                output = torch.empty(asked.shape, dtype=torch.float32)
+                found[number, :, tokens - asked.shape[1] :] = cache.attend(self.number, asked, window=self.window, out=output, **options)
+        return found.transpose(1, 2).contiguous().to(queries.dtype)
 
     def _on_gpu(
         self,
@@ -385,7 +437,7 @@ class _Layer(CacheLayerMixin):
             block = slice(done, min(done + self._block_end(start) - start, tokens))
             cache.append(self.number, keys[:, block].contiguous(), values[:, block].contiguous())
             asked = queries[:, block].contiguous()
-            outputs.append(cache.attend(self.number, asked, out=torch.empty(asked.shape, dtype=torch.float32), **options))
+            outputs.append(cache.attend(self.number, asked, window=self.window, out=torch.empty(asked.shape, dtype=torch.float32), **options))
             done = block.stop
         return torch.cat(outputs, 1)
 
@@ -395,11 +447,11 @@ class _Layer(CacheLayerMixin):
         sinks, recent, page = (self.owner.options[name] for name in ("sink_tokens", "recent_window", "page"))
         first = sinks + recent + page - 1
         end = first if start < first else _next_page(start, first, page)
-        if self.window is None:
+        if self.held is None:
             return end
         # A sliding layer drops a page once its newest query is past it: the first query of a block must be as well.
-        seen = max(start + 1 - self.window, sinks)
-        return min(end, _next_page(seen, sinks, page) + self.window - 1)
+        seen = max(start + 1 - self.held, sinks)
+        return min(end, _next_page(seen, sinks, page) + self.held - 1)
 
     def _calibrate(self, cache: Cache, keys: torch.Tensor, queries: torch.Tensor) -> None:
         """Decides the balance where the first page closes within this prompt."""
@@ -431,8 +483,8 @@ class _Layer(CacheLayerMixin):
 class OctaplexCache(_Base):
     """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` where the model is: on the CPU or a GPU.
 
-    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. What is in a
-    page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
+    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. States of linear
+    attention and convolutions stay those of transformers. What is in a page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
     """
 
     def __init__(self, config: Any, *, capacity: Optional[int] = None, **options: Any) -> None:
@@ -447,10 +499,16 @@ class OctaplexCache(_Base):
                 "OctaplexCache does not hold: use a cache of transformers for it"
             )
         kinds, settings = get_layer_types_and_kwargs(config)
-        if other := sorted(set(kinds) - {"full_attention", "sliding_attention"}):
-            raise Error(f"the model has layers of {', '.join(other)}: OctaplexCache takes full_attention and sliding_attention")
+        if other := sorted(set(kinds) - {*_OURS, *_THEIRS}):
+            raise Error(
+                f"the model ({config.model_type}) has layers of {', '.join(other)}: OctaplexCache takes {' and '.join(_OURS)}, and "
+                "leaves linear_attention and conv to transformers"
+            )
+        if not set(kinds) & set(_OURS):
+            raise Error(f"the model ({config.model_type}) has no layer of attention: use a cache of transformers for it")
         if isinstance(settings, dict):  # 5.17 has one for all layers
-            settings = [settings if kind == "sliding_attention" else {} for kind in kinds]
+            states = {key: value for key, value in settings.items() if key != "sliding_window"}
+            settings = [settings if kind == "sliding_attention" else {} if kind in _OURS else states for kind in kinds]
         self.options = _DEFAULTS | options
         if self.options["profile"] is not None:
             self.options["profile"] = profile_text(self.options["profile"])  # read once, for all layers
@@ -463,11 +521,19 @@ class OctaplexCache(_Base):
         self._padding: tuple[Any, list[int]] = (None, [])
         #: Whether a DecodeGraph is at work, which has no mask: sequences go on behind their own tokens.
         self.stepping = False
-        super().__init__(layers=[_Layer(self, number, each.get("sliding_window")) for number, each in enumerate(settings)])
+        again = _read_again(config, kinds)
+        super().__init__(
+            layers=[
+                _Layer(self, number, each.get("sliding_window"), number in again) if kind in _OURS else DYNAMIC_LAYER_TYPE_MAPPING[kind](**each)
+                for number, (kind, each) in enumerate(zip(kinds, settings))
+            ]
+        )
+        #: Those that hold keys and values here.
+        self.ours = [layer for layer in self.layers if isinstance(layer, _Layer)]
 
     def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer, device: Any) -> Union[_Sequences, _OnGpu]:
         """On the CPU those of all layers of this shape and window, as a Cache of several layers has one of each. On a GPU the layer's."""
-        group: tuple[Any, ...] = (heads, width, layer.window)
+        group: tuple[Any, ...] = (heads, width, layer.held)
         number = _number_of(device)
         if number is not None:
             group = (*group, layer.number)
@@ -475,7 +541,7 @@ class OctaplexCache(_Base):
                 self._groups[group] = _OnGpu(self, layer, batch, (heads, width), number)
         elif group not in self._groups:
             shape = (len(self.layers), heads, width, self.capacity)
-            caches = [Cache(*shape, sliding_window=layer.window, **self.options) for _ in range(batch)]
+            caches = [Cache(*shape, sliding_window=layer.held, **self.options) for _ in range(batch)]
             self._groups[group] = _Sequences(caches, layer.number)
         return self._groups[group]
 
@@ -487,7 +553,8 @@ class OctaplexCache(_Base):
 
     def _padding_of(self, mask: torch.Tensor) -> list[int]:
         """Tokens of padding of each sequence. Layers get the same mask: what is on a GPU is brought here once."""
-        if self._padding[0] is not mask:
+        known = self._padding[0]  # whose memory nobody else has as long as it is kept
+        if known is None or (known.data_ptr(), known.shape) != (mask.data_ptr(), mask.shape):
             self._padding = (mask, (mask.shape[1] - mask.sum(1)).tolist())
         return self._padding[1]
 
@@ -496,6 +563,10 @@ class OctaplexCache(_Base):
         dropped what it would show: an error then."""
         if tokens_to_remove > 0:
             raise Error(f"crop({tokens_to_remove}): pass a negative number, of tokens to remove")
+        others = [layer for layer in self.layers if not isinstance(layer, _Layer)]
+        if tokens_to_remove and not all(layer.is_croppable for layer in others):
+            raise Error("the states of linear attention cannot be taken back: reset() the cache, and give it the tokens that stay")
+
         def ends(sequences: Union[_Sequences, _OnGpu]) -> list[tuple[int, int]]:
             return [(number, max(sequences.next_position(number) + tokens_to_remove, 0)) for number in range(sequences.batch)]
 
@@ -507,7 +578,9 @@ class OctaplexCache(_Base):
             sequences = self._groups[group]
             for end in ends(sequences):
                 sequences.truncate(*end)
-        for layer in self.layers:
+        for layer in others:
+            layer.crop(tokens_to_remove)
+        for layer in self.ours:
             layer.length = max(layer.length + tokens_to_remove, 0)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -526,13 +599,15 @@ class OctaplexCache(_Base):
         for sequences in self._groups.values():
             sequences.pick(indices)
         for layer in self.layers:
-            if layer.is_initialized:
+            if not isinstance(layer, _Layer):
+                layer.reorder_cache(torch.tensor(indices))
+            if hasattr(layer, "batch_size"):
                 layer.batch_size = len(indices)
 
     def on_gpus(self) -> list[_OnGpu]:
         """The layers' caches, where all are on GPUs; an :class:`Error` otherwise."""
         found = [sequences for sequences in self._groups.values() if isinstance(sequences, _OnGpu)]
-        if len(found) < len(self.layers):
+        if len(found) < len(self.ours):
             raise Error("not every layer has tokens on a GPU: call the model with a prompt first, on CUDA")
         return found
 
@@ -541,6 +616,17 @@ class OctaplexCache(_Base):
         every = [stats for sequences in self._groups.values() for stats in sequences.stats()]
         together = Stats(*map(sum, zip(*every))) if every else Stats(*[0] * len(Stats._fields))
         return together._replace(next_position=max((stats.next_position for stats in every), default=0))
+
+
+def _read_again(config: Any, kinds: list[str]) -> set[int]:
+    """Layers whose keys and values layers behind them read as well, as Gemma 3n and Gemma 4 have them: those that the config names, or,
+    in 5.17, the last ones of each kind before the layers that have none of their own."""
+    modes = getattr(config, "kv_sharing_modes", None)
+    if modes is not None:
+        return {number for number, mode in enumerate(modes) if mode == "store"}
+    if not getattr(config, "num_kv_shared_layers", None):
+        return set()
+    return {len(kinds) - 1 - kinds[::-1].index(kind) for kind in set(kinds)}
 
 
 def _stream(number: int) -> int:
@@ -612,7 +698,7 @@ class DecodeGraph:
         self.expected = [position + 1 for position in positions]
         for layer in layers:
             layer.count()
-        for each in self.cache.layers:
+        for each in self.cache.ours:
             each.length += 1
         return self.logits
 
@@ -668,6 +754,8 @@ def _attention(
         raise Error("octaplex attention has no gradients: call the model under torch.no_grad()")
     if dropout:
         raise Error("octaplex attention has no dropout: call model.eval()")
+    if isinstance(attention_mask, _Padding):
+        attention_mask = attention_mask.as_subclass(torch.Tensor)[:, 0, 0]
     if attention_mask is not None and attention_mask.ndim != 2:
         raise Error(f"attention_mask has {attention_mask.ndim} dimensions: pass None, or [batch, tokens] with padding on the left")
     if kwargs.get("is_causal") is False or kwargs.get("position_bias") is not None:
@@ -706,7 +794,7 @@ def _mask(
     device: Any = "cpu",
     **kwargs: Any,
 ) -> Optional[torch.Tensor]:
-    """The mask that a model's layers get: None, or which tokens are not padding [batch, tokens]. Attention here is causal, with a
+    """The mask that a model's layers get: None, or which tokens are not padding. Attention here is causal, with a
     window or without: another pattern (chunks, images that see themselves whole) is an error, and not quietly the causal one."""
     usual = causal_mask_function if local_size is None else sliding_window_causal_mask_function(local_size)
     columns = torch.arange(kv_length, device=device) + kv_offset
@@ -723,7 +811,7 @@ def _mask(
     padded = (~attention_mask).sum(1, keepdim=True)
     if not torch.equal(attention_mask, torch.arange(attention_mask.shape[1], device=device) >= padded):
         raise Error("attention_mask leaves out tokens that are not at the left: pass padding_side='left' to the tokenizer")
-    return attention_mask
+    return attention_mask[:, None, None].expand(-1, 1, q_length, -1).as_subclass(_Padding)
 
 
 AttentionInterface.register("octaplex", _attention)
