@@ -318,7 +318,10 @@ fn the_examples() {
     }
 }
 
-const EXAMPLES: &[(&str, usize, usize)] = &[(include_str!("../profiles/smollm2-135m.octaprofile"), 30, 3)];
+const EXAMPLES: &[(&str, usize, usize)] = &[
+    (include_str!("../profiles/smollm2-135m.octaprofile"), 30, 3),
+    (include_str!("../profiles/qwen2.5-coder-0.5b.octaprofile"), 24, 2),
+];
 
 proptest! {
     /// Any profile is its text, and any bits give codecs within them or an error.

@@ -566,7 +566,7 @@ fn compare_on(device: &str) {
 #[test]
 fn a_command_of_a_missing_feature_says_how_to_get_it() {
     let folder = folder("missing");
-    for command in ["capture", "perplexity", "generate", "needle", "sweep"] {
+    for command in ["capture", "calibrate", "perplexity", "generate", "needle", "sweep"] {
         let words = ["--features models", command, "--model x.gguf"];
         fails(&folder, &[command, "--model", "x.gguf", "--help"], &words);
     }

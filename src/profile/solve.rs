@@ -102,11 +102,11 @@ impl Profile {
     /// The codecs worth taking, from small to large: those on the lower convex hull of bytes and factors. Any other costs more
     /// for what it saves than the two around it. All layers have the same hull, because sensitivities only scale it.
     fn choices(&self, each: &LayerConfig) -> [Vec<Choice>; 2] {
-        let smallest = [0, 1].map(|role| self.curves[role].iter().map(|(spec, _)| *spec).next());
+        // The other role has any codec meanwhile: it takes the same bytes beside all choices.
+        let other = [0, 1].map(|role| self.curves[role].iter().map(|(spec, _)| *spec).next());
         [0, 1].map(|role| {
             let of = |&(spec, factor): &(CodecSpec, Decimal)| {
-                let (keys, values) =
-                    if role == 0 { (Some(spec), smallest[1]) } else { (smallest[0], Some(spec)) };
+                let (keys, values) = if role == 0 { (Some(spec), other[1]) } else { (other[0], Some(spec)) };
                 let config = each.keys(keys.unwrap_or(each.keys)).values(values.unwrap_or(each.values));
                 Choice { spec, bytes: config.page_bytes(), factor }
             };

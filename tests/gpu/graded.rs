@@ -5,7 +5,7 @@ use super::{BLOCK_TOLERANCE, Case, TOLERANCE, case, device, each_width, error, p
 use octaplex::cache::Center;
 use octaplex::{Attend, Error, LayerConfig, gpu};
 
-/// Those widths of a card whose half is a width as well.
+/// Those widths of a gpu whose half is a width as well.
 const WIDTHS: [usize; 4] = [64, 128, 192, 256];
 
 /// Keys and values: the defaults, the finest and the smallest, halves that registers do not hold, values of other kinds.
@@ -29,7 +29,7 @@ fn cases(dim: usize) -> impl Iterator<Item = Case> {
     })
 }
 
-/// Tokens appended on the card are the CPU's bytes, come back, and attend like f64; so do blocks.
+/// Tokens appended on the gpu are the CPU's bytes, come back, and attend like f64; so do blocks.
 #[test]
 fn pages_and_attention() {
     let Some(device) = device() else { return };
@@ -44,21 +44,21 @@ fn pages_and_attention() {
             assert!(both.compared > 1, "{what}: {}", both.compared);
             both.attend(&device, &case);
             let layer = case.layer();
-            let mut card = case.on_card(&device, &layer);
-            for index in 0..card.pages(0).unwrap() {
+            let mut gpu = case.on_gpu(&device, &layer);
+            for index in 0..gpu.pages(0).unwrap() {
                 let expected = page_bytes(&layer, index);
                 let mut bytes = vec![0xaa; expected.len()];
-                card.page(0, index, &mut bytes).unwrap();
+                gpu.page(0, index, &mut bytes).unwrap();
                 assert!(bytes == expected, "{what}: page {index}");
             }
-            let wrong = |card: &mut gpu::Layer, options: &Attend| {
+            let wrong = |gpu: &mut gpu::Layer, options: &Attend| {
                 let queries = case.block(options.queries.unwrap_or(1));
                 let mut output = vec![f32::NAN; queries.len()];
-                card.attend(&queries, options, &mut output).unwrap();
+                gpu.attend_with(&queries, options, &mut output).unwrap();
                 error(&output, &case.in_f64(&layer, &queries, options), dim)
             };
-            let step = wrong(&mut card, &Attend::default());
-            let block = wrong(&mut card, &Attend::default().queries(40));
+            let step = wrong(&mut gpu, &Attend::default());
+            let block = wrong(&mut gpu, &Attend::default().queries(40));
             println!("{what}: step {step:.1e}, block {block:.1e}");
             assert!(step < TOLERANCE && block < BLOCK_TOLERANCE, "{what}: {step:e}, {block:e}");
         }
@@ -73,20 +73,20 @@ fn tokens_come_and_go() {
     let mut both = Both::new(&device, &case);
     both.append_and_compare(700);
     both.cpu.truncate(301).unwrap();
-    both.card.truncate(1, 301).unwrap();
+    both.gpu.truncate(1, 301).unwrap();
     (both.given, both.compared) = (301, 0);
     both.append_and_compare(400);
     assert!(both.cpu.evict(70..300) > 0);
-    assert!(both.card.evict(1, 70..300).unwrap() > 0);
+    assert!(both.gpu.evict(1, 70..300).unwrap() > 0);
     both.check();
     both.attend(&device, &case);
     let [mut here, mut there] = [Vec::new(), Vec::new()];
     both.cpu.save(&mut |piece| here.extend_from_slice(piece));
-    both.card.save(1, &mut |piece| there.extend_from_slice(piece)).unwrap();
+    both.gpu.save(1, &mut |piece| there.extend_from_slice(piece)).unwrap();
     assert!(here == there, "snapshots differ");
-    both.card.fork(1, 0).unwrap();
-    both.card.clear(1).unwrap();
-    both.card.load(1, &here).unwrap();
+    both.gpu.fork(1, 0).unwrap();
+    both.gpu.clear(1).unwrap();
+    both.gpu.load(1, &here).unwrap();
     both.check();
 }
 
