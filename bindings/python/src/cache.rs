@@ -113,7 +113,7 @@ impl Settings {
             .each(each)
             .boundary_layers(self.boundary_layers);
         if let (Some(profile), Some(bits)) = (&self.profile, self.bits) {
-            let profile: Profile = profile.parse().or_raise()?;
+            let profile = profile.parse::<Profile>().or_raise()?;
             return profile.solve(&config, bits).or_raise();
         }
         if let Some(bits) = self.bits {
