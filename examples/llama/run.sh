@@ -10,9 +10,10 @@ target=$PWD/target/llama
 model=${1:-$target/smollm2-q4_1.gguf} text=${2:-docs/architecture.md}
 mkdir -p "$target"
 
-echo "building the library: target/release/liboctaplex_ggml.so"
+echo "building the library in target/release"
 cargo build --release -p octaplex-ggml --locked --quiet
-library=$(ls "$PWD"/target/release/liboctaplex_ggml.{so,dylib} 2>/dev/null | head -1)
+library=$PWD/target/release/liboctaplex_ggml.so
+[[ $(uname) != Darwin ]] || library=${library%.so}.dylib
 
 echo "installing node-llama-cpp"
 # Its programs for GPUs are large and optional: on Linux only those for this CPU are installed.
