@@ -48,7 +48,7 @@ use crate::codec::{
     additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0,
     trellis, turboquant, turboquant_qjl,
 };
-use crate::spec::{Spec, parse_keys, print_keys};
+use crate::spec::{Spec, as_text, parse_keys, print_keys};
 use crate::typed::forward_codec;
 use crate::{Backend, Error};
 use core::fmt;
@@ -469,29 +469,4 @@ codecs! {
     F32: float::F32Spec => float::Core<float::F32Spec>;
 }
 
-/// A spec is its text.
-#[cfg(feature = "serde")]
-impl serde::Serialize for CodecSpec {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for CodecSpec {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
-            type Value = CodecSpec;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the spec of a codec, such as \"trellis\" or \"turboquant:bits=3\"")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<CodecSpec, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_str(Text)
-    }
-}
+as_text!(CodecSpec, "the spec of a codec, such as \"trellis\" or \"turboquant:bits=3\"");

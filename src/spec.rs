@@ -49,6 +49,48 @@ impl fmt::Display for Key {
     }
 }
 
+/// Makes a type that [`FromStr`](core::str::FromStr) reads and `Display` writes convertible from text, with serde too.
+/// `$expected` is what serde says it expects.
+macro_rules! as_text {
+    ($type:ident, $expected:literal) => {
+        impl TryFrom<&str> for $type {
+            type Error = $crate::Error;
+
+            /// As [`FromStr`](core::str::FromStr).
+            fn try_from(text: &str) -> Result<Self, $crate::Error> {
+                text.parse()
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        #[cfg(feature = "serde")]
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct Text;
+                impl serde::de::Visitor<'_> for Text {
+                    type Value = $type;
+
+                    fn expecting(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                        f.write_str($expected)
+                    }
+
+                    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<$type, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+                deserializer.deserialize_str(Text)
+            }
+        }
+    };
+}
+pub(crate) use as_text;
+
 /// One method for each field, which gives the same with another value there.
 macro_rules! builders {
     ($($field:ident: $type:ty $(=> $wrap:ident)?;)+) => {$(

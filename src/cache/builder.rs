@@ -160,15 +160,6 @@ impl KvCacheBuilder {
     }
 }
 
-impl TryFrom<&str> for CodecSpec {
-    type Error = Error;
-
-    /// As [`FromStr`](core::str::FromStr).
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
 /// A spec needs no reading.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {

@@ -1,6 +1,7 @@
 //! A profile as text, and back.
 
 use super::{Decimal, Profile, check_codec};
+use crate::spec::as_text;
 use crate::{CodecSpec, Error};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -193,37 +194,4 @@ impl FromStr for Profile {
     }
 }
 
-impl TryFrom<&str> for Profile {
-    type Error = Error;
-
-    /// As [`FromStr`].
-    fn try_from(text: &str) -> Result<Self, Error> {
-        text.parse()
-    }
-}
-
-#[cfg(feature = "serde")]
-impl serde::Serialize for Profile {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for Profile {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl serde::de::Visitor<'_> for Text {
-            type Value = Profile;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("the text of a profile")
-            }
-
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Profile, E> {
-                text.parse().map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_str(Text)
-    }
-}
+as_text!(Profile, "the text of a profile");
