@@ -51,9 +51,9 @@ impl Decimal {
     const END: u64 = 10_000 * Self::ONE;
 
     fn new(value: f64) -> Option<Self> {
-        let billionths = value * Self::ONE as f64;
+        let billionths = value * Self::ONE as f64 + 0.5;
         // Not a number fails as well.
-        (billionths >= 0.0 && billionths < Self::END as f64).then_some(Self((billionths + 0.5) as u64))
+        (value >= 0.0 && billionths < Self::END as f64).then_some(Self(billionths as u64))
     }
 
     const fn value(self) -> f64 {

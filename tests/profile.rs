@@ -145,7 +145,7 @@ fn numbers_that_no_profile_has() {
     let (keys, values) = (specs(KEYS), specs(VALUES));
     let new = |layers: &[[f64; 2]]| Profile::new("", &shape, &keys, &values, layers).map(drop);
     assert_eq!(new(&[[0.0, 1.0]]), Ok(()));
-    for wrong in [f64::NAN, f64::INFINITY, -1e-9, 10_000.0] {
+    for wrong in [f64::NAN, f64::INFINITY, -1e-9, 10_000.0, 9_999.999_999_999_9] {
         assert!(matches!(new(&[[1.0, wrong]]), Err(Error::Profile { line: 0, .. })), "{wrong}");
     }
     assert!(new(&[]).is_err());
