@@ -317,6 +317,26 @@ fn page_bytes(layer: &SharedLayer, index: usize) -> Vec<u8> {
     bytes[start..end].to_vec()
 }
 
+/// Checks that a sequence has the bytes of every page of the CPU's layer; returns how many bytes that are.
+fn assert_pages(gpu: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> usize {
+    let (pages, config) = (gpu.pages(sequence).unwrap(), layer.config());
+    let page = |index| {
+        let expected = page_bytes(layer, index);
+        let mut bytes = vec![0xaa; expected.len()];
+        gpu.page(sequence, index, &mut bytes).unwrap();
+        assert!(
+            bytes == expected,
+            "{}, {}, width {}, pages of {}: page {index}",
+            config.keys,
+            config.values,
+            config.key_dim,
+            config.page
+        );
+        bytes.len()
+    };
+    (0..pages).map(page).sum()
+}
+
 #[test]
 fn pages_come_back_as_they_went() {
     let Some(device) = device() else { return };
@@ -334,15 +354,7 @@ fn pages_come_back_as_they_went() {
                 let mut gpu = case.on_gpu(&device, &layer);
                 assert_eq!(gpu.pages(0).unwrap(), layer.stats().paged_tokens / page);
                 assert_eq!(gpu.tokens(0).unwrap(), 900);
-                for index in 0..gpu.pages(0).unwrap() {
-                    let expected = page_bytes(&layer, index);
-                    let mut bytes = vec![0xaa; expected.len()];
-                    gpu.page(0, index, &mut bytes).unwrap();
-                    assert!(
-                        bytes == expected,
-                        "{keys}, {values}, width {dim}, pages of {page}: page {index}"
-                    );
-                }
+                assert_pages(&mut gpu, 0, &layer);
             }
         }
     });

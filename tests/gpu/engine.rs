@@ -1,6 +1,6 @@
 //! An engine beside the library: memory and streams of its own, by the driver's own calls.
 
-use super::{Case, WIDTHS, case, device, each_width, page_bytes};
+use super::{Case, WIDTHS, assert_pages, case, device, each_width};
 use octaplex::cache::SharedLayer;
 use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Maker};
 use octaplex::{Attend, Backend, Floats, LayerConfig, bf16, f16};
@@ -252,12 +252,7 @@ fn append_on_cpu(cpu: &mut SharedLayer, sides: &[Vec<f32>; 2], float: Float, hea
 fn compare(gpu: &mut Layer, cpu: &SharedLayer) {
     let pages = cpu.stats().paged_tokens / cpu.config().page;
     assert_eq!((gpu.pages(0).unwrap(), gpu.tokens(0).unwrap()), (pages, cpu.stats().tokens));
-    for index in 0..pages {
-        let expected = page_bytes(cpu, index);
-        let mut bytes = vec![0xaa; expected.len()];
-        gpu.page(0, index, &mut bytes).unwrap();
-        assert!(bytes == expected, "page {index}");
-    }
+    assert_pages(gpu, 0, cpu);
 }
 
 /// The host's entry on queries and output as this type has them, against the GPU's.

@@ -1,7 +1,7 @@
 //! Keys of two trellis codes, each of half the channels, which are sorted: pages, appends, steps and blocks of queries.
 
 use super::append::Both;
-use super::{BLOCK_TOLERANCE, Case, TOLERANCE, case, device, each_width, error, page_bytes};
+use super::{BLOCK_TOLERANCE, Case, TOLERANCE, assert_pages, case, device, each_width, error};
 use octaplex::cache::Center;
 use octaplex::{Attend, Error, LayerConfig, gpu};
 
@@ -45,12 +45,7 @@ fn pages_and_attention() {
             both.attend(&device, &case);
             let layer = case.layer();
             let mut gpu = case.on_gpu(&device, &layer);
-            for index in 0..gpu.pages(0).unwrap() {
-                let expected = page_bytes(&layer, index);
-                let mut bytes = vec![0xaa; expected.len()];
-                gpu.page(0, index, &mut bytes).unwrap();
-                assert!(bytes == expected, "{what}: page {index}");
-            }
+            assert_pages(&mut gpu, 0, &layer);
             let wrong = |gpu: &mut gpu::Layer, options: &Attend| {
                 let queries = case.block(options.queries.unwrap_or(1));
                 let mut output = vec![f32::NAN; queries.len()];

@@ -2,7 +2,7 @@
 
 use super::append::{Both, without_direction};
 use super::vectors::Random;
-use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, case, device, each_width, page_bytes};
+use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, assert_pages, case, device, each_width};
 use octaplex::cache::Center;
 use octaplex::{Attend, gpu};
 
@@ -63,12 +63,7 @@ pub(super) fn check_pages(pairs: Pairs) {
             case.config = case.config.page(page).center([Center::Page, Center::Prefix][number % 2]);
             let layer = case.layer();
             let mut gpu = case.on_gpu(&device, &layer);
-            for index in 0..gpu.pages(0).unwrap() {
-                let expected = page_bytes(&layer, index);
-                let mut bytes = vec![0xaa; expected.len()];
-                gpu.page(0, index, &mut bytes).unwrap();
-                assert!(bytes == expected, "{keys}, {values}, width {dim}, pages of {page}: page {index}");
-            }
+            assert_pages(&mut gpu, 0, &layer);
         }
     });
 }

@@ -1,7 +1,9 @@
 //! Codes that kernels look up in shared memory, all of them: `turboquant` of 1 and 5 to 8 bits and of levels that are no power of two, and
 //! every trellis, with those that registers hold.
 
-use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
+use super::{
+    BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, assert_pages, case, device, each_width, error, page_bytes,
+};
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::codecs::{Role, Stream};
 use octaplex::{Attend, Backend, Error, gpu};
@@ -25,12 +27,7 @@ fn pairs() -> Vec<(String, String)> {
 fn check(device: &gpu::Device, case: &Case, what: &str) {
     let layer = case.layer();
     let mut gpu = case.on_gpu(device, &layer);
-    for index in 0..gpu.pages(0).unwrap() {
-        let expected = page_bytes(&layer, index);
-        let mut bytes = vec![0xaa; expected.len()];
-        gpu.page(0, index, &mut bytes).unwrap();
-        assert!(bytes == expected, "{what}: page {index}");
-    }
+    assert_pages(&mut gpu, 0, &layer);
     let (step, cpu) = case.check(device, &Attend::default());
     let (block, _) = case.check(device, &Attend::default().queries(33));
     println!("{what}: step {step:.1e}, block {block:.1e}, CPU {cpu:.1e}");

@@ -2,7 +2,9 @@
 //! for outliers that grows and comes back; pages that are refused.
 
 use super::append::Both;
-use super::{BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, case, device, each_width, error, page_bytes};
+use super::{
+    BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, assert_pages, case, device, each_width, error, page_bytes,
+};
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::{Attend, Backend, Error, gpu};
 
@@ -53,19 +55,6 @@ fn layer_of(case: &Case, rows: &[Vec<f32>; 2]) -> SharedLayer {
     layer
 }
 
-/// Bytes of a layer's pages, all of them on the GPU as on the CPU.
-fn check_pages(gpu: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> usize {
-    let mut all = 0;
-    for index in 0..gpu.pages(sequence).unwrap() {
-        let expected = page_bytes(layer, index);
-        let mut bytes = vec![0xaa; expected.len()];
-        gpu.page(sequence, index, &mut bytes).unwrap();
-        assert!(bytes == expected, "{:?}, {:?}: page {index}", layer.config().keys, layer.config().values);
-        all += bytes.len();
-    }
-    all
-}
-
 /// The error of a step or a block against f64.
 fn wrong(case: &Case, gpu: &mut gpu::Layer, layer: &SharedLayer, options: &Attend) -> f64 {
     let queries = case.block(options.queries.unwrap_or(1));
@@ -103,7 +92,7 @@ fn pages_and_attention() {
             case.config = case.config.center(center).page(page).balance(number % 4 != 1);
             let layer = layer_of(&case, &spiked(&case));
             let mut gpu = case.on_gpu(&device, &layer);
-            let bytes = check_pages(&mut gpu, 0, &layer);
+            let bytes = assert_pages(&mut gpu, 0, &layer);
             // Eight bytes each: of all chunks of both sides a hundredth at least.
             let (least, chunks) = (least_bytes(&layer), layer.stats().paged_tokens * 2 * 2 * dim / 4);
             let outliers = (bytes - least) / 8;
@@ -178,7 +167,7 @@ fn outliers_as_large_as_f16() {
             }
             let layer = layer_of(&case, &rows);
             let mut gpu = case.on_gpu(&device, &layer);
-            check_pages(&mut gpu, 0, &layer);
+            assert_pages(&mut gpu, 0, &layer);
             // Logits of about 1.
             let step = Attend::default().scale(2e-5);
             for (options, tolerance) in [(step, TOLERANCE), (step.queries(20), BLOCK_TOLERANCE)] {
@@ -269,7 +258,7 @@ fn room_grows_and_comes_back() {
         let exact = small.in_f64(layer, &queries[..half], &Attend::default());
         let wrong = error(&output[sequence * half..][..half], &exact, 64);
         assert!(wrong < TOLERANCE, "{wrong:e}");
-        check_pages(gpu, sequence, layer);
+        assert_pages(gpu, sequence, layer);
     };
     check(&mut gpu, &step, 0, &few);
     for round in 0..6 {
