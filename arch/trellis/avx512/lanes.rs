@@ -15,13 +15,17 @@ pub(super) static GROUPS: [[u64; 8]; 5] = [
 ];
 
 /// The inverse of [`GROUPS`]: the lane that takes each group.
-pub(super) static LANES: [[u64; 8]; 5] = [
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 2, 4, 6, 1, 3, 5, 7],
-    [0, 1, 2, 3, 4, 5, 6, 7],
-    [0, 4, 1, 5, 2, 6, 3, 7],
-];
+pub(super) static LANES: [[u64; 8]; 5] = [inverse(0), inverse(1), inverse(2), inverse(3), inverse(4)];
+
+const fn inverse(raw: usize) -> [u64; 8] {
+    let mut lanes = [0; 8];
+    let mut lane = 0;
+    while lane < 8 {
+        lanes[GROUPS[raw][lane] as usize] = lane as u64;
+        lane += 1;
+    }
+    lanes
+}
 
 /// For each position, the byte that `interleave` must find there so that its registers have
 /// coordinates in order.
