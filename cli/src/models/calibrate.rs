@@ -226,9 +226,10 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
         .at(part.display())?;
 
     let about = format!(
-        "{}\n{}, {windows} windows of {tokens} tokens; {}",
+        "{}\n{}, {windows} {} of {tokens} tokens; {}",
         model.describe(),
         text.display(),
+        if *windows == 1 { "window" } else { "windows" },
         options.describe()
     );
     let mut said = format!("{}\n\n", wrap(&about));
@@ -255,7 +256,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
         FORETOLD[1]
     );
     let seconds = start.elapsed().as_secs_f64();
-    let next = format!("Next: octaplex perplexity --budget 2.5 --profile {}", out.display());
+    let next = format!("Next: octaplex perplexity --budget {} --profile {}", FORETOLD[1], out.display());
     said += &format!("\n{}\n{seconds:.0} s\n\n{next}\n", wrap(&checked));
     console::say(&said)
 }
