@@ -51,15 +51,18 @@ is_on() { # is_on OUT...: as the log says
 }
 same() { diff "$target/$1" "$target/$2" && echo "   the same text with and without"; }
 
+writes_the_same() { # writes_the_same OUT COMMAND...: the same text with exact rows as with llama.cpp's own cache; shows that of 3.2 bits
+  plain "$1.base" "${@:2}"
+  with "$1.exact" "${exact[@]}" -- "${@:2}"
+  with "$1.bits" -- "${@:2}"
+  is_on "$1.exact" "$1.bits"
+  same "$1.base" "$1.exact"
+  cat "$target/$1.bits"
+}
+
 if [[ -x $bin/llama-completion ]]; then
   say "llama-completion"
-  command=(./llama-completion "${common[@]}" --temp 0 -n 24 -no-cnv --no-warmup -p "$prompt" -lv 4)
-  plain completion.base "${command[@]}"
-  with completion.exact "${exact[@]}" -- "${command[@]}"
-  with completion.bits -- "${command[@]}"
-  is_on completion.exact completion.bits
-  same completion.base completion.exact
-  cat "$target/completion.bits"
+  writes_the_same completion ./llama-completion "${common[@]}" --temp 0 -n 24 -no-cnv --no-warmup -p "$prompt" -lv 4
 fi
 
 say "llama-cli"
@@ -139,13 +142,7 @@ say "llama-cpp-python"
 [[ -d $target/binding ]] || "$python" -m venv "$target/binding"
 "$target/binding/bin/python" -m pip install --quiet --disable-pip-version-check typing-extensions numpy diskcache jinja2
 export LLAMA_CPP_LIB_PATH=$bin PYTHONPATH=$source
-command=("$target/binding/bin/python" "$PWD/ci/llama/binding.py" "$model" "$prompt" "$threads")
-plain binding.base "${command[@]}"
-with binding.exact "${exact[@]}" -- "${command[@]}"
-with binding.bits -- "${command[@]}"
-is_on binding.exact binding.bits
-same binding.base binding.exact
-cat "$target/binding.bits"
+writes_the_same binding "$target/binding/bin/python" "$PWD/ci/llama/binding.py" "$model" "$prompt" "$threads"
 
 say "a debug build of ggml, which asserts that a cache takes what it would in f16"
 cmake -S "$source/vendor/llama.cpp" -B "$target/debug" -DCMAKE_BUILD_TYPE=Debug -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_DL=ON -DGGML_NATIVE=OFF \

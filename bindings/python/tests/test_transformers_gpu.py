@@ -73,13 +73,17 @@ def assert_close(found, wanted, tolerance=0.03):
     assert error < tolerance, error
 
 
+def in_pieces(model, tokens, cache):
+    """Logits of 314 tokens: a prompt, a block, and steps."""
+    pieces = [slice(0, 300), slice(300, 310), *(slice(i, i + 1) for i in range(310, 314))]
+    return torch.cat([model(tokens[:, piece], past_key_values=cache).logits for piece in pieces], 1)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_are_near_those_of_eager_attention(name):
     model, tokens = model_of(name), tokens_of(1, 314)
     cache = OctaplexCache(model.config, **FINE)
-    found = [model(tokens[:, part], past_key_values=cache).logits for part in (slice(0, 300), slice(300, 310))]
-    found += [model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(310, 314)]
-    assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits)
+    assert_close(in_pieces(model, tokens, cache), eager(model, tokens, use_cache=False).logits)
     assert cache.get_seq_length() == 314 and cache.stats().paged_tokens > 0
     assert all(isinstance(layer.sequences, ours._OnGpu) for layer in cache.layers)
 
@@ -88,9 +92,7 @@ def test_logits_are_near_those_of_eager_attention(name):
 def test_layers_of_several_kinds(name):
     model, tokens = model_of(name), tokens_of(2, 314)
     cache = OctaplexCache(model.config, **FINE)
-    found = [model(tokens[:, part], past_key_values=cache).logits for part in (slice(0, 300), slice(300, 310))]
-    found += [model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(310, 314)]
-    found, wanted = torch.cat(found, 1), eager(model, tokens, use_cache=False).logits
+    found, wanted = in_pieces(model, tokens, cache), eager(model, tokens, use_cache=False).logits
     errors = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
     print(name, "median", float(errors.median()), "largest", float(errors.max()))
     # Gemma's scores are not scaled: what 8 bits change of a key is more there. Where two experts are almost equal, the other one may be taken.
