@@ -74,7 +74,7 @@ if (process.argv[2] === "--answer") {
     process.exit(0);
 }
 
-const [library, modelPath, textPath, promptTokens = "3000", answerTokens = "48"] = process.argv.slice(2);
+const [library, modelPath, textPath, promptTokens = "1000", answerTokens = "48"] = process.argv.slice(2);
 const rest = [modelPath, textPath, promptTokens, answerTokens];
 const theirs = run(undefined, rest);
 const ours = run(library, rest);
