@@ -1,11 +1,11 @@
-//! Which instructions the library runs on: a choice, without the kernels behind it.
+//! The public choice of an instruction set. The kernels behind it stay private.
 
 pub(crate) use octaplex_arch::Backend as Kernels;
 
-/// Names the instruction set that a codec or a cache runs on. All give the same bits; they differ in speed.
+/// Names the instruction set that a codec or a cache runs on. All backends are bit-exact; they differ in speed.
 ///
-/// A value cannot be forged: it comes from [`detect`](Self::detect), [`available`](Self::available) or
-/// [`named`](Self::named), which ask the CPU.
+/// Only [`detect`](Self::detect), [`available`](Self::available) and [`named`](Self::named) create a backend, and they
+/// check the CPU. So holding one proves that the CPU has the instructions.
 ///
 /// ```
 /// use octaplex::Backend;
@@ -18,23 +18,28 @@ pub(crate) use octaplex_arch::Backend as Kernels;
 pub struct Backend(Kernels);
 
 impl Backend {
-    /// The specification, on every CPU: what all others equal bit for bit. It is written to be read; `portable` is as
-    /// much at home everywhere, and faster; bare metal (targets without an operating system) has this one alone, for
-    /// the sake of flash.
+    /// The specification: plain scalar code for every CPU, which all other backends equal bit for bit.
+    ///
+    /// It is written to be read. `portable` runs everywhere too, and is faster. Bare metal (a target without an
+    /// operating system) has only `scalar`, to save flash.
     pub const SCALAR: Self = Self(Kernels::SCALAR);
 
-    /// Returns the fastest backend of this CPU. Where it has AMX, Linux is asked once a process to permit its tiles, by this,
-    /// [`available`](Self::available) or [`named`](Self::named) for `amx`, whichever comes first (`arch_prctl`,
-    /// `ARCH_REQ_XCOMP_PERM`); if it refuses, there is no backend `amx`. From then on it refuses alternate signal stacks that have no
-    /// room for the tiles' state, 8 KiB. `portable` where the library has none of its instructions, `scalar` where there is no
-    /// operating system either. On ARM, dot-product instructions are looked for only with the feature `std`, or where
-    /// the build requires them.
+    /// Returns the fastest backend of this CPU.
+    ///
+    /// This is `portable` if the library has no implementation for the CPU's instructions, and `scalar` on bare metal.
+    /// On ARM, dot-product instructions are detected only with the feature `std`, or if the build requires them.
+    ///
+    /// # AMX
+    /// A process needs Linux's permission to use AMX tiles (`arch_prctl`, `ARCH_REQ_XCOMP_PERM`). The first call of
+    /// `detect`, [`available`](Self::available), or [`named`](Self::named) for `amx` asks for it, once a process.
+    /// Without the permission there is no backend `amx`. With it, Linux refuses alternate signal stacks that are too
+    /// small for the tiles' state of 8 KiB.
     #[must_use]
     pub fn detect() -> Self {
         Self(Kernels::detect())
     }
 
-    /// Returns all backends that this CPU supports, the fastest first.
+    /// Returns all backends that this CPU supports, fastest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Kernels::available().map(Self)
     }
@@ -45,7 +50,8 @@ impl Backend {
         Kernels::named(name).map(Self)
     }
 
-    /// Returns its name: `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or `simd128`.
+    /// Returns the backend's name: `scalar`, `portable`, `avx2`, `avx-vnni`, `avx512`, `amx`, `neon`, `neon-dotprod` or
+    /// `simd128`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name()

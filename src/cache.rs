@@ -1,14 +1,14 @@
-//! The cache of one attention layer, and of a whole model: keys and values, compressed, and attention on them.
+//! Caches of one attention layer and of a whole model: compressed keys and values, and attention on them.
 //!
-//! A [`Layer`] holds the tokens of all key/value heads of one attention layer. [`LayerCache`] is one in memory that you
-//! bring, and `SharedLayer` one on the heap. The life of a token:
+//! A [`Layer`] holds the tokens of all key/value heads of one attention layer. [`LayerCache`] is a layer in memory that
+//! you bring. `SharedLayer` is a layer on the heap. The life of a token:
 //!
 //! ```text
 //!  append ─┬─► sinks          the first 4 tokens, f16, for ever
 //!          │
 //!          └─► window         the newest tokens, f16, exact: at least recent_window of them
 //!                │            and up to a page more
-//!                │ a page's worth too many: the oldest page closes
+//!                │ the window holds a page more than it must: the oldest page closes
 //!                ▼
 //!              divide by the balance ─► subtract the page's mean ─► encode_page
 //!                │
@@ -19,8 +19,8 @@
 //!  attend ◄─── score = q·centre + q·k̂ on the bytes; softmax; sums of v̂ on the bytes
 //! ```
 //!
-//! The ring that holds the window holds closed pages' rows as well, for as long as a rollback of `max_rollback` tokens
-//! would open these pages again:
+//! A ring in f16 holds the window. It also holds the rows of the newest closed pages, because a rollback of
+//! `max_rollback` tokens may open these pages again:
 //!
 //! ```text
 //!  positions   sinks │ pages ……………………………… │ pages whose rows are in the ring │ window          │
@@ -28,9 +28,19 @@
 //!              ◄── floor: dropped behind a sliding window
 //! ```
 //!
-//! `start` follows from `kept` and `next` alone (`LayerConfig::closed`), so that going back to a position finds the
-//! pages closed that were closed there. The first page that closes decides the balance and the prefix centre; opened
-//! again, it takes them back. Positions never change: keys carry their rotary embedding.
+//! `start` follows from `kept` and `next` alone (`LayerConfig::closed`). So a rollback to a position finds the same
+//! pages closed as when the layer first reached it. The first page that closes decides the balance and the prefix
+//! centre. If a rollback opens that page again, both are undecided again. Positions never change, because keys carry
+//! their rotary embedding.
+//!
+//! In memory, the ring has a whole number of pages, so a page never wraps around its end. `place` is where the row of
+//! `kept` lies:
+//!
+//! ```text
+//!  ring        │ window: newest rows │ free │ rows of closed pages │ window: oldest rows │
+//!              0                     │      place                  place_of(start)       ring
+//!                                    place_of(next): the next row goes here
+//! ```
 
 #[cfg(feature = "alloc")]
 mod builder;
@@ -71,8 +81,9 @@ pub use {
 
 /// Holds one attention layer in bytes that you bring (`&mut [u8]`, an array, a `Vec`), without an allocator.
 ///
-/// `K` and `V` are the codecs of keys and values. With types such as [`TurboQuant<D>`](crate::codecs::TurboQuant) the program
-/// links no other codec. [`AnyCodec`](crate::codecs::AnyCodec) takes what the configuration says at run time.
+/// `K` and `V` are the codecs of keys and values. With types such as [`TurboQuant<D>`](crate::codecs::TurboQuant), the
+/// program links no other codec. With [`AnyCodec`](crate::codecs::AnyCodec), the configuration chooses the codec at run
+/// time.
 ///
 /// ```
 /// use octaplex::cache::LayerCache;
@@ -98,8 +109,8 @@ pub type LayerCache<K, V, S> = Layer<K, V, Fixed<S>>;
 
 /// Holds the keys and values of one attention layer.
 ///
-/// [`LayerCache`] is a layer in the caller's memory. `SharedLayer` is a layer on the heap, and `KvCache` has all layers of
-/// a model.
+/// [`LayerCache`] is a layer in the caller's memory and has an example. `SharedLayer` is a layer on the heap. `KvCache`
+/// holds all layers of a model.
 #[derive(Clone, Debug)]
 pub struct Layer<K, V, S> {
     pub(crate) config: LayerConfig,
@@ -108,27 +119,29 @@ pub struct Layer<K, V, S> {
     pub(crate) backend: Kernels,
     pub(crate) keys: K,
     pub(crate) values: V,
-    /// Whether the codecs are other ones than the configuration names.
+    /// Whether the caller brought the codecs; then the configuration's specs do not name them.
     pub(crate) own_codecs: bool,
     pub(crate) store: S,
 }
 
-/// Where the tokens are.
+/// Where a layer's tokens are. The drawings at the top of this file show `kept`, `start`, `next`, `place` and `floor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     /// Position of the next token.
     pub(crate) next: usize,
     /// Position of the window's first token.
     pub(crate) start: usize,
-    /// Position of the first token whose row is in the ring, and its place there.
+    /// Position of the first token whose row is in the ring.
     pub(crate) kept: usize,
+    /// Index in the ring of the row of `kept`.
     pub(crate) place: usize,
-    /// Tokens before this position, sinks aside, were dropped behind the sliding window.
+    /// Tokens before this position were dropped behind the sliding window, except sinks.
     pub(crate) floor: usize,
-    /// Tokens that were evicted, or decoded into the window, so far.
+    /// Number of tokens evicted so far.
     pub(crate) evicted: usize,
+    /// Number of tokens that rollbacks decoded into the window so far.
     pub(crate) decoded: usize,
-    /// Whether the balance was decided by [`Layer::calibrate`], for good.
+    /// Whether [`Layer::calibrate`] decided the balance. Rollbacks then keep it.
     pub(crate) calibrated: bool,
 }
 
@@ -146,27 +159,27 @@ impl State {
         }
     }
 
-    /// The place in the ring of a token from `kept` on.
+    /// Returns the index in the ring of the row of a position, which is `kept` or later.
     pub(crate) fn place_of(&self, layout: &Layout, position: usize) -> usize {
         (self.place + position - self.kept) % layout.ring
     }
 
-    /// Whether a page has closed, and decided what the first one decides.
+    /// Returns whether a page has closed. The first one decides the balance and the prefix centre.
     pub(crate) fn has_closed(&self, layout: &Layout) -> bool {
         self.start > layout.sinks
     }
 
-    /// Tokens in the window.
+    /// Returns the number of tokens in the window.
     pub(crate) fn window(&self) -> usize {
         self.next.saturating_sub(self.start)
     }
 
-    /// Tokens whose rows are in the ring.
+    /// Returns the number of tokens whose rows are in the ring.
     pub(crate) fn in_ring(&self) -> usize {
         self.next.saturating_sub(self.kept)
     }
 
-    /// After an append.
+    /// Returns the state after an append.
     pub(crate) fn after(&self, plan: &Plan, layout: &Layout) -> Self {
         let evicted = (plan.skipped + plan.evicted) * layout.page;
         Self {
@@ -180,7 +193,8 @@ impl State {
         }
     }
 
-    /// After closed pages came behind an empty window. Their rows are not in the ring.
+    /// Returns the state after closed pages were added to a layer whose window is empty. Their rows are not in the
+    /// ring.
     pub(crate) fn adopted(&self, plan: &Plan, layout: &Layout) -> Self {
         let evicted = (plan.skipped + plan.evicted) * layout.page;
         Self {
@@ -193,7 +207,7 @@ impl State {
         }
     }
 
-    /// After a rollback to a position.
+    /// Returns the state after a rollback to a position.
     pub(crate) fn cut(&self, position: usize, cut: &Cut) -> Self {
         let (kept, place) = if cut.start < self.kept { (cut.start, 0) } else { (self.kept, self.place) };
         Self {
@@ -207,25 +221,30 @@ impl State {
         }
     }
 
-    /// Without so many tokens in pages that end before position `end`: no rollback opens a page before it again.
+    /// Returns the state after pages of `tokens` tokens were evicted, the last of which ends at position `end`.
+    ///
+    /// No rollback opens a page before `end` again.
     pub(crate) fn evict(&self, tokens: usize, end: usize, layout: &Layout) -> Self {
         let kept = self.kept.max(end);
         let evicted = (self.evicted + tokens).min(MAX_POSITION);
         Self { kept, place: self.place_of(layout, kept), evicted, ..*self }
     }
 
-    /// `Ok` if nothing from position `visible` on was dropped behind a sliding window; a rollback of `back` tokens is
-    /// what it takes to see that far.
+    /// Checks that all tokens from position `visible` on are held, where tokens before `held` were dropped behind a
+    /// sliding window.
+    ///
+    /// A `max_rollback` of `back` tokens would have kept them.
     pub(crate) fn check_held(visible: usize, held: usize, back: usize) -> Result<(), Error> {
         if visible < held { Err(Error::Dropped { visible, held, max_rollback: back }) } else { Ok(()) }
     }
 }
 
-/// Positions, and what is counted in tokens, end here, so that sums of them stay within the machine's numbers and a state
-/// that was loaded can always be saved and loaded again.
+/// The largest position and the largest count of tokens.
+///
+/// Sums of a few of them do not overflow. A state that was loaded can always be saved and loaded again.
 pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 
-/// Counts what a cache holds: tokens, and bytes in use.
+/// Counts the tokens of a cache and the bytes in use.
 ///
 /// ```
 /// use octaplex::cache::LayerCache;
@@ -248,45 +267,47 @@ pub(crate) const MAX_POSITION: usize = usize::MAX / 4;
 pub struct Stats {
     /// Tokens that attention can see: sinks, pages and exact window.
     pub tokens: usize,
-    /// Of these, in pages.
+    /// Tokens in pages; they are among `tokens`.
     pub paged_tokens: usize,
-    /// Tokens with an exact row: sinks, the window, and those of closed pages that a rollback may open again.
+    /// Tokens with an exact row: sinks, the window, and tokens of closed pages that a rollback may open again.
     pub exact_tokens: usize,
     /// The position of the next token.
     pub next_position: usize,
-    /// Tokens dropped by eviction, or behind a sliding window.
+    /// Tokens that were dropped by eviction or behind a sliding window.
     pub evicted_tokens: usize,
     /// Tokens that [`truncate`](Layer::truncate) decoded back into the window.
     pub decoded_tokens: usize,
-    /// Bytes in use: exact rows (also those of closed pages that a rollback may open again), pages with centres and
-    /// headers, balance.
+    /// Bytes in use: the rows of `exact_tokens`, pages with their centres and headers, and the balance.
     pub bytes: usize,
-    /// Of these bytes, those in pages: what a long context tends to.
+    /// Bytes in pages; they are among `bytes`. In a long context they are almost all of it.
     pub paged_bytes: usize,
-    /// Of these bytes, those in pages that another fork holds as well.
+    /// Bytes in pages that another fork holds as well; they are among `paged_bytes`.
     pub shared_bytes: usize,
-    /// Values that these bytes stand for: tokens · heads · (key width + value width).
+    /// Values that `bytes` encode: tokens · heads · (key width + value width).
     pub values: usize,
-    /// Heads whose keys are balanced: those whose channels differ by more than chance, once that is decided.
+    /// Heads whose keys are balanced, because their channels differ by more than chance. 0 until the balance is
+    /// decided.
     pub balanced_heads: usize,
 }
 
 impl Stats {
-    /// Returns the bytes that no other fork holds: what dropping this fork alone would free.
+    /// Returns the bytes that no other fork holds. Dropping this fork alone frees them.
     #[must_use]
     pub fn own_bytes(&self) -> usize {
         self.bytes - self.shared_bytes
     }
 
-    /// Returns the bits that a value takes, with everything in use counted, and shared pages counted in full.
+    /// Returns the bits a value: all bytes in use, shared pages in full, divided by the number of values.
     #[must_use]
     pub fn bits_per_value(&self) -> f64 {
         8.0 * self.bytes as f64 / self.values.max(1) as f64
     }
 }
 
-/// Of several layers or sequences. Counts of tokens and the next position are those of the layer that has most: a token that
-/// is in every layer counts once. Bytes, values and balanced heads are added up.
+/// Combines the statistics of several layers or sequences.
+///
+/// A token that is in every layer counts once. So each count of tokens, and the next position, is the largest of all
+/// layers. Bytes, values and balanced heads are added up.
 impl core::iter::Sum for Stats {
     fn sum<I: Iterator<Item = Self>>(stats: I) -> Self {
         stats.fold(Self::default(), |all, one| Self {
@@ -308,11 +329,14 @@ impl core::iter::Sum for Stats {
 impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
     /// Creates an empty cache in `bytes`, with the codecs of the configuration.
     ///
-    /// It needs [`required_bytes`](LayerConfig::required_bytes) bytes or more. What they hold before does not matter.
+    /// `bytes` has [`required_bytes`](LayerConfig::required_bytes) bytes or more, with any content. [`LayerCache`] has
+    /// an example.
     ///
     /// # Errors
-    /// [`Error::Width`] if the configuration has other widths than the codecs' types, [`Error::Unsupported`] if it has
-    /// other codecs or is impossible, [`Error::Length`], and what the codecs' constructors refuse.
+    /// * [`Error::Width`] if a width of the configuration differs from that of the codec's type.
+    /// * [`Error::Unsupported`] if the configuration names another codec than the type, or is impossible.
+    /// * [`Error::Length`] if `bytes` is too short.
+    /// * Errors of the codecs' constructors.
     pub fn new(config: &LayerConfig, backend: Backend, bytes: S) -> Result<Self, Error> {
         config.check()?;
         let keys = K::from_spec(config.keys, config.key_dim, backend, config.stream(Role::Keys))?;
@@ -324,11 +348,15 @@ impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
 impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<K, V, S> {
     /// Creates an empty cache with your own codecs, which all heads share. The configuration's codecs are ignored.
     ///
-    /// It needs [`required_bytes_with`](LayerConfig::required_bytes_with) these codecs. Snapshots name codecs by their specs,
-    /// so no `load` takes a snapshot of such a cache.
+    /// `bytes` has [`required_bytes_with`](LayerConfig::required_bytes_with) bytes or more. Snapshots name codecs by
+    /// their specs, and these codecs have none. So a snapshot of such a cache cannot be loaded.
     ///
     /// # Errors
-    /// As [`new`](Self::new), but for the codecs' constructors.
+    /// * [`Error::Width`] if a codec's width is not that of the configuration.
+    /// * [`Error::Unsupported`] for an impossible configuration, blocks of 0 or more than 2,304 bytes, or prepared
+    ///   queries
+    ///   of more than two words a value.
+    /// * [`Error::Length`] if `bytes` is too short.
     pub fn with_codecs(
         config: &LayerConfig,
         keys: K,
@@ -370,13 +398,20 @@ impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
 }
 
 impl LayerConfig {
-    /// Pages that have closed of a window that began at `from`, when the next token is at `next`: what tells which
-    /// tokens are exact, and nothing else does.
+    /// Returns how many pages have closed of a window that began at `from`, when the next token is at `next`.
+    ///
+    /// This function alone decides which tokens are exact, so appends and rollbacks agree:
+    ///
+    /// ```text
+    ///  from                                        next
+    ///   │ page │ page │ less than a page │ recent_window │
+    ///   ◄─── closed ──►◄──────────── window ────────────►
+    /// ```
     pub(crate) const fn closed(&self, from: usize, next: usize) -> usize {
         next.saturating_sub(from + self.recent_window) / self.page
     }
 
-    /// All heads of a layer are rotated alike: one codec serves them.
+    /// Returns the random stream of the layer's keys or values. One codec serves all heads, so they are rotated alike.
     pub(crate) fn stream(&self, role: Role) -> Stream {
         Stream { layer: self.layer, head: 0, role }
     }
@@ -384,12 +419,12 @@ impl LayerConfig {
     /// Returns the bytes that a full [`LayerCache`] with these codecs needs.
     ///
     /// # Errors
-    /// As [`LayerCache::with_codecs`].
+    /// [`Error::Width`] and [`Error::Unsupported`], as [`LayerCache::with_codecs`].
     pub fn required_bytes_with(&self, keys: &dyn Codec, values: &dyn Codec) -> Result<usize, Error> {
         Ok(self.layout_with(keys, values)?.fixed_bytes())
     }
 
-    /// Where things lie with codecs that the configuration does not name.
+    /// Returns the layout with codecs that the configuration does not name.
     pub(crate) fn layout_with(&self, keys: &dyn Codec, values: &dyn Codec) -> Result<Layout, Error> {
         self.check()?;
         for (codec, dim) in [(keys, self.key_dim), (values, self.value_dim)] {
@@ -397,7 +432,7 @@ impl LayerConfig {
                 return Err(Error::Width { actual: codec.dim() });
             }
             if !(1..=MAX_BLOCK_BYTES).contains(&codec.block_bytes()) || codec.query_len() > 2 * dim {
-                let why = "a block has 1 to 2,304 bytes, a prepared query at most two words a value";
+                let why = "a codec's blocks take 1 to 2,304 bytes, and its prepared queries at most two words a value";
                 return Err(Error::Unsupported { why });
             }
         }
@@ -419,8 +454,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.state.next
     }
 
-    /// Sets the number of query heads of the layer. Use it after loading a snapshot, which does not hold
-    /// [`query_heads`](field@LayerConfig::query_heads). `KvCache::set_query_heads` does so for all layers.
+    /// Sets the number of query heads of the layer.
+    ///
+    /// Use it after loading a snapshot, because snapshots do not hold [`query_heads`](field@LayerConfig::query_heads).
+    /// `KvCache::set_query_heads` sets it in all layers.
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache, LayerConfig};
@@ -435,7 +472,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Heads`] unless that is a multiple of the key/value heads.
+    /// [`Error::Heads`] unless `query_heads` is a positive multiple of the key/value heads.
     pub fn set_query_heads(&mut self, query_heads: usize) -> Result<(), Error> {
         let config = self.config.query_heads(query_heads);
         config.check()?;
@@ -485,14 +522,15 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Whether a balance is decided, and not ones.
+    /// Returns whether a head's balance is decided and not all ones.
     fn has_balance(&self, head: usize) -> bool {
         let balance = self.store.front()[self.layout.balance(head)].as_chunks::<2>().0;
-        // Ones, with the sign of a grade or without; zeros are not decided.
+        // 0x3c00 is 1.0 in f16. The sign bit marks the half of a graded codec. Zeros mean: not decided.
         balance.iter().any(|bytes| ![0, 0x3c00].contains(&(u16::from_le_bytes(*bytes) & 0x7fff)))
     }
 
-    /// `Ok` if all values of rows, \[heads]\[rows]\[width], are below the limit in magnitude; the error says which is not.
+    /// Checks that all values of \[heads]\[rows]\[width] are below `limit` in magnitude. The error names the first that
+    /// is not.
     pub(crate) fn check_rows(
         &self,
         what: &'static str,
@@ -508,7 +546,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Err(self.row_error(what, (rows, width), at, values.get(at).map(|x| x.is_finite())))
     }
 
-    /// The error of a value, finite or not, or of the norm of its row.
+    /// Returns the error of value `at` of \[heads]\[rows]\[width], or of the norm of its row.
+    ///
+    /// `value` says whether the value is finite; `None` means that the norm is at fault.
     pub(crate) fn row_error(
         &self,
         what: &'static str,
@@ -526,19 +566,19 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// The position of a page's first token.
+    /// Returns the position of a page's first token.
     pub(crate) fn page_position(&self, index: usize) -> usize {
         position(self.store.page(index))
     }
 
-    /// Asks what a change will do.
+    /// Calls `ask` with the layer's tokens, to plan a change.
     pub(crate) fn standing<T>(&self, ask: impl FnOnce(&Standing) -> T) -> T {
         let position = &|index| self.page_position(index);
         ask(&Standing { config: &self.config, state: &self.state, pages: self.store.pages(), position })
     }
 }
 
-/// The position of a page's first token.
+/// Reads the position of a page's first token from its header.
 pub(crate) fn position(page: &[u8]) -> usize {
     let bytes = page.first_chunk().copied().unwrap_or_default();
     u64::from_le_bytes(bytes) as usize

@@ -1,10 +1,13 @@
-//! One error type for the whole library.
+//! The one error type of the library.
 
 use crate::spec::{CodecInfo, Key};
 use core::fmt;
 
-/// What went wrong. The caller's output is as it was before the call, but for attention's (see `Layer::attend`).
-/// It is `Copy`, without an allocation, and its text says what was expected, what was found and where:
+/// Says what went wrong: what was expected, what was found, and where.
+///
+/// After an error, the caller's output is as it was before the call, except the output of attention (see
+/// `Layer::attend`). An `Error` is `Copy` and does not allocate. [`kind`](Self::kind) says what a caller can do about
+/// it.
 ///
 /// ```
 /// use octaplex::{CodecSpec, Error};
@@ -16,155 +19,164 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A NaN or an infinity among the inputs, at this index (counted over all vectors given).
+    /// An input value is NaN or infinite.
     NonFinite {
-        /// Index of the first such value.
+        /// Index of the first such value, counted over all vectors of the call.
         index: usize,
     },
-    /// A value or a scale leaves the range of its stored format (65520 and up for f16), or a query or a bias that of
-    /// scores (the method says which).
+    /// A value or a scale is too large for its stored format (65520 and up for f16), or a query or a bias is too large
+    /// for scores. The method says which applies.
     Overflow,
     /// A weight is larger than [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     Weight {
         /// Index of the first such weight.
         index: usize,
     },
-    /// A buffer of the wrong length.
+    /// A buffer has the wrong length.
     Length {
-        /// Which buffer, and in what unit.
+        /// The buffer, and the unit of its length.
         what: &'static str,
-        /// The length it should have (or be a multiple of).
+        /// The length that it must have, or of which its length must be a multiple.
         expected: usize,
-        /// The length it has.
+        /// The length that it has.
         actual: usize,
     },
-    /// A row that a layer cannot take: keys or values to append, queries, weights, biases or sink logits.
+    /// A layer cannot take a row of keys, values, queries, weights, biases or sink logits.
+    ///
+    /// These are the limits of finite rows:
+    ///
+    /// | rows | limit |
+    /// |---|---|
+    /// | keys, values | values are below 65520, where f16 ends |
+    /// | | the codec can hold the norm (most codecs: f16); centred keys: twice the norm |
+    /// | queries | below 2⁵⁰, and so are queries times the scale |
+    /// | weights | at most 2³² |
+    /// | biases | below 2¹²⁶ |
     Row {
         /// The layer's number in its configuration.
         layer: u32,
-        /// Which: keys, values, queries, weights, bias, sink logits.
+        /// The kind of row: keys, values, queries, weights, bias or sink logits.
         what: &'static str,
-        /// Head, among those that the rows are of.
+        /// The head, counted among the heads of these rows.
         head: usize,
-        /// Number of the row in its head.
+        /// The row, counted within its head.
         row: usize,
-        /// The value of it that is too large (`Some`), or the row's norm (`None`).
+        /// The value that is too large, counted within the row; `None` if the row's norm is.
         channel: Option<usize>,
-        /// Whether that is a number. Keys and values are to be below 65520, where f16 ends, with norms that their
-        /// codec holds (f16's for most; half of it where keys are centred); queries, and queries times the scale, below
-        /// 2⁵⁰; weights at most 2³²; biases below 2¹²⁶.
+        /// Whether the value is a finite number.
         finite: bool,
     },
-    /// A page that its codec cannot hold now that it closes: rows near the end of f16 that fitted one by one.
+    /// A page that closes cannot be encoded, although its rows fitted one by one. They are near the end of f16.
     Page {
         /// The layer's number in its configuration.
         layer: u32,
-        /// Which: keys, values.
+        /// The kind of row: keys or values.
         what: &'static str,
         /// The key/value head.
         head: usize,
         /// Position of the page's first token.
         position: usize,
-        /// The row of the page that does not fit, where it is one.
+        /// The row of the page that is too large; `None` if no single row is.
         row: Option<usize>,
     },
-    /// A layer, head or page that is not there.
+    /// A layer, head, token or page is out of range.
     Missing {
-        /// Which.
+        /// The kind of thing.
         what: &'static str,
         /// Its number.
         number: usize,
         /// How many there are.
         count: usize,
     },
-    /// A capacity that is too small for what a layer keeps exact.
+    /// A capacity is too small for the tokens that a layer keeps exact.
     Capacity {
-        /// The configuration's.
+        /// Tokens of the configured capacity.
         capacity: usize,
-        /// Its sinks.
+        /// Configured sinks.
         sinks: usize,
-        /// Its recent window.
+        /// Tokens of the configured recent window.
         window: usize,
-        /// Tokens of its pages.
+        /// Tokens of a page.
         page: usize,
     },
-    /// Rows of a layer that do not come out even.
+    /// A layer's rows have the wrong number of values.
     Rows {
-        /// Which: keys, values, queries, output.
+        /// The kind of row: keys, values, queries or output.
         what: &'static str,
-        /// Heads that they are of.
+        /// Heads of these rows.
         heads: usize,
-        /// Width of a row.
+        /// Values of a row.
         width: usize,
-        /// Rows of each head, where something else says how many; `None` for any number.
+        /// Rows that each head must have; `None` if any number is allowed.
         each: Option<usize>,
-        /// Values given.
+        /// Values of the call.
         actual: usize,
     },
-    /// Query heads that do not divide into key/value heads.
+    /// The number of query heads is not a multiple of the key/value heads.
     Heads {
-        /// Query heads given.
+        /// Query heads of the call.
         queries: usize,
         /// Key/value heads of the layer.
         kv_heads: usize,
     },
-    /// A width that is not on the list of [`codebook::WIDTHS`](crate::codebook::WIDTHS).
+    /// A width is not one of [`codebook::WIDTHS`](crate::codebook::WIDTHS), or the codec does not support it.
     Width {
-        /// The width asked for.
+        /// The width of the call.
         actual: usize,
     },
-    /// A stored scale or value is infinite, NaN or out of range: the bytes are not what this codec wrote.
+    /// A stored scale or value is infinite, NaN or out of range. This codec did not write these bytes.
     Corrupt {
-        /// Index of the block in the slice given.
+        /// Index of the block in the slice of the call.
         block: usize,
     },
-    /// A cache has no room for the tokens.
+    /// A cache is full.
     Full {
         /// Tokens that fit.
         capacity: usize,
-        /// Tokens there would be.
+        /// Tokens that the call needs.
         needed: usize,
     },
-    /// The machine does not give this much memory.
+    /// The machine has too little memory.
     Memory {
         /// What the memory is for.
         what: &'static str,
-        /// Bytes asked for.
+        /// Bytes requested.
         bytes: usize,
     },
-    /// Tokens that would be seen were dropped behind a layer's sliding window: a rollback longer than its
-    /// `max_rollback`, or a block of queries that begins too far back.
+    /// A call needs tokens that were dropped behind a layer's sliding window.
+    ///
+    /// A rollback was longer than `max_rollback`, or a block of queries begins too far back.
     Dropped {
-        /// The first position that would be seen, sinks aside.
+        /// The first position that queries would see, sinks aside.
         visible: usize,
         /// The first position that the layer still has.
         held: usize,
-        /// A `max_rollback` that would have kept them.
+        /// A `max_rollback` that would have kept these tokens.
         max_rollback: usize,
     },
-    /// Attention on a cache without tokens.
+    /// A cache has no tokens to attend to.
     Empty,
-    /// Bytes that are no snapshot of this kind, version or configuration, or damaged.
+    /// Bytes are damaged, or are no snapshot of this kind, version or configuration.
     Snapshot {
         /// Byte offset.
         at: usize,
         /// What is wrong there.
         why: &'static str,
     },
-    /// A text that is no profile, or of another version, or damaged; or numbers and names that no profile has.
+    /// A text is damaged, is no profile or one of another version, or a profile has an invalid number or name.
     Profile {
-        /// The line, from 1; 0 where no text was read.
+        /// The line, from 1; 0 if the profile was not read from text.
         line: usize,
         /// What is wrong there.
         why: &'static str,
     },
-    /// A profile of another model: it does not fit the cache.
+    /// A profile does not fit the cache: it is for another model.
     ProfileShape {
-        /// What differs.
+        /// The property that differs.
         what: &'static str,
-        /// How many the profile has.
+        /// Its number in the profile.
         profile: usize,
-        /// How many the cache has.
+        /// Its number in the cache.
         cache: usize,
     },
     /// A spec names a codec that does not exist.
@@ -174,22 +186,22 @@ pub enum Error {
         /// The codecs that exist.
         allowed: &'static [CodecInfo],
     },
-    /// A spec has a key that its codec does not know, or that has no `=`.
+    /// A spec has a key that its codec does not know.
     UnknownKey {
         /// Byte offset of the key in the spec.
         at: usize,
         /// The codec's name.
         codec: &'static str,
-        /// What it takes.
+        /// The keys that the codec takes.
         allowed: &'static [Key],
     },
-    /// A spec gives a key a value it cannot have.
+    /// A spec gives a key an invalid value, or none.
     Value {
-        /// Byte offset of the value in the spec; 0 when the spec was not text.
+        /// Byte offset of the value in the spec; 0 if the spec was not text.
         at: usize,
         /// The key.
         key: &'static str,
-        /// The values it takes.
+        /// The values that the key takes.
         allowed: &'static str,
     },
     /// A spec gives a key twice, or two keys that exclude each other.
@@ -198,12 +210,12 @@ pub enum Error {
         at: usize,
         /// The second key.
         key: &'static str,
-        /// The key given before it.
+        /// The key that stands before it.
         with: &'static str,
     },
-    /// A combination that the codec does not offer.
+    /// The library, this build or the codec does not support this.
     Unsupported {
-        /// What is asked for, and what to do instead.
+        /// What is not supported, and what to do instead.
         why: &'static str,
     },
 }
@@ -214,7 +226,7 @@ impl fmt::Display for Error {
             Self::NonFinite { index } => write!(f, "value {index} is NaN or infinite"),
             Self::Overflow => write!(
                 f,
-                "a number is too large: a value or norm for its stored format (f16 ends below 65520), or a query"
+                "a value or norm is too large for its stored format (f16 ends below 65520), or a query is too large"
             ),
             Self::Weight { index } => write!(f, "weight {index} is larger than 2^32"),
             Self::Length { what, expected, actual } => write!(f, "{what}: expected {expected}, got {actual}"),
@@ -227,30 +239,30 @@ impl fmt::Display for Error {
                 }?;
                 match what {
                     "queries" if finite => {
-                        f.write_str(": queries, and queries times the scale, are below 2^50")
+                        f.write_str(": queries, and queries times the scale, must be below 2^50")
                     }
-                    "weights" if finite => f.write_str(": weights are at most 2^32"),
-                    "bias" if finite => f.write_str(": biases are below 2^126"),
+                    "weights" if finite => f.write_str(": weights must be at most 2^32"),
+                    "bias" if finite => f.write_str(": biases must be below 2^126"),
                     _ if finite => f.write_str(": f16 ends below 65520"),
                     _ => Ok(()),
                 }
             }
             Self::Page { layer, what, head, position, row } => {
-                write!(f, "layer {layer}, {what}: head {head}, the page from position {position} on")?;
+                write!(f, "layer {layer}, {what}: head {head}, the page that begins at position {position}")?;
                 match row {
                     Some(row) => {
-                        write!(f, " closes, and its row {row}, less the page's mean where keys are centred,")
+                        write!(f, " cannot close: row {row} (minus the page's mean if keys are centred)")
                     }
-                    None => f.write_str(" closes, and it"),
+                    None => f.write_str(" cannot close: it"),
                 }?;
-                f.write_str(" does not fit the codec: f16 ends below 65520")
+                f.write_str(" is too large for the codec (f16 ends below 65520)")
             }
             Self::Missing { what, number, count } => {
                 write!(f, "{what} {number} is out of range (0..{count})")
             }
             Self::Capacity { capacity, sinks, window, page } => write!(
                 f,
-                "capacity {capacity}: sinks {sinks} + window {window} + page {page} need {}",
+                "capacity {capacity} is too small: sinks {sinks} + window {window} + page {page} need {}",
                 sinks.saturating_add(window).saturating_add(page)
             ),
             Self::Rows { what, heads, width, each: None, actual } => write!(
@@ -264,13 +276,13 @@ impl fmt::Display for Error {
                 heads.saturating_mul(width).saturating_mul(each)
             ),
             Self::Heads { queries, kv_heads } => {
-                write!(f, "{queries} query heads do not divide into {kv_heads} key/value heads")
+                write!(f, "{queries} query heads are not a multiple of {kv_heads} key/value heads")
             }
             Self::Width { actual } if crate::codebook::WIDTHS.contains(&actual) => {
-                write!(f, "width {actual} is not offered by this codec")
+                write!(f, "this codec does not support width {actual}")
             }
             Self::Width { actual } => {
-                write!(f, "width {actual} is not offered; the widths are")?;
+                write!(f, "width {actual} is not supported; the widths are")?;
                 list(f, crate::codebook::WIDTHS.iter(), ",")
             }
             Self::Corrupt { block } => {
@@ -287,7 +299,7 @@ impl fmt::Display for Error {
             }
             Self::Dropped { visible, held, max_rollback } => write!(
                 f,
-                "tokens from position {visible} on would be seen, and the sliding window has dropped those before {held}: \
+                "the sliding window needs the tokens from position {visible} on, but those before {held} were dropped: \
                  configure a max_rollback of {max_rollback}, or clear the layer and append again"
             ),
             Self::Empty => f.write_str("the cache has no tokens to attend to"),
@@ -296,7 +308,7 @@ impl fmt::Display for Error {
             Self::Profile { line, why } => write!(f, "profile, line {line}: {why}"),
             Self::ProfileShape { what, profile, cache } => write!(
                 f,
-                "the profile is of another model: it has {profile} {what}, and the cache has {cache}"
+                "the profile is for another model: it has {profile} {what}, and the cache has {cache}"
             ),
             Self::UnknownCodec { allowed, .. } => {
                 write!(f, "no such codec; the codecs are")?;
@@ -328,7 +340,7 @@ fn list(
 
 impl core::error::Error for Error {}
 
-/// What a caller can do about an [`Error`]: [`Error::kind`].
+/// Says what a caller can do about an [`Error`]. [`Error::kind`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -338,18 +350,18 @@ pub enum ErrorKind {
     Value,
     /// The text of a codec's spec is wrong. Correct the text.
     Spec,
-    /// The cache cannot do this now: it is full or empty, or the tokens were dropped. Change the cache, not the call.
+    /// The cache cannot do this now: it is full or empty, or tokens were dropped. Change the cache, not the call.
     State,
     /// Bytes are damaged, cut off or of another kind. Get them again.
     Corrupt,
     /// The machine has too little memory.
     Memory,
-    /// The library or this build does not offer it.
+    /// The library or this build does not support it.
     Unsupported,
 }
 
 impl Error {
-    /// What a caller can do about it.
+    /// Returns what a caller can do about this error.
     ///
     /// ```
     /// use octaplex::{CodecSpec, ErrorKind};

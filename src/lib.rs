@@ -21,7 +21,7 @@
 //! * [`Attend`] has the options of attention: blocks of queries, soft caps, windows, biases, sink logits.
 //! * [`KvCache::truncate`] takes tokens back, [`KvCache::evict`] drops old ones, [`KvCache::fork`] shares pages.
 //! * `KvCache::save` and `KvCache::load` keep a cache in bytes.
-//! * [`CacheConfig`] and [`LayerConfig`] set everything else, layer by layer.
+//! * [`CacheConfig`] and [`LayerConfig`] configure everything else, layer by layer.
 //!
 //! # Choosing codecs
 //!
@@ -34,16 +34,16 @@
 //! | the smallest useful cache | `graded:bits=2` | `trellis:m=2` | 2.2 |
 //! | fast encoding | `turboquant` | `turboquant` | 4.1 |
 //!
-//! `KvCache::builder(..).bits(2.5)` chooses codecs for a budget, and `.keys("trellis").values("turboquant:bits=3")` names
-//! them. The [list of codecs][list] has all of them, and [Choosing a codec][choosing] compares them.
+//! `KvCache::builder(..).bits(2.5)` chooses codecs for a budget, and `.keys("trellis").values("turboquant:bits=3")`
+//! names them. The [list of codecs][list] has all of them, and [Choosing a codec][choosing] compares them.
 //!
 //! # Modules
 //!
-//! | module | what it has |
+//! | module | what it contains |
 //! |---|---|
 //! | [`cache`] | one layer: on the heap, or in memory that you bring, without an allocator |
 //! | [`codecs`] | each codec by itself, codecs known at compile time, the trait [`Codec`](codecs::Codec) for your own |
-//! | `chunk` | blobs of all layers for stores and networks |
+//! | `chunk` | keys and values of all layers as one blob, for stores and networks |
 //! | `cells` | pages of cells that are written in any order, for engines such as llama.cpp |
 //! | `gpu` | caches on NVIDIA and AMD GPUs (features `cuda` and `hip`) |
 //! | [`verify`] | checksums of all codecs, to compare machines |
@@ -51,8 +51,8 @@
 //!
 //! # Without a heap
 //!
-//! With `default-features = false` the library has no allocator. A [`LayerCache`](cache::LayerCache) lives in bytes that
-//! you bring, and [`LayerConfig::required_bytes`] gives their number at compile time.
+//! With `default-features = false` the library has no allocator. A [`LayerCache`](cache::LayerCache) lives in bytes
+//! that you bring, and [`LayerConfig::required_bytes`] gives their number at compile time.
 //!
 //! ```
 //! use octaplex::cache::LayerCache;
@@ -74,8 +74,9 @@
 //!
 //! # Errors, panics and threads
 //!
-//! Malformed bytes and impossible arguments are an [`Error`], and the cache is then as it was. Results do not depend on
-//! the number of threads or on the CPU. They need the default floating-point environment; see [`with_default_floats`].
+//! Malformed bytes and impossible arguments return an [`Error`] and do not panic. The cache is then as it was. Results
+//! do not depend on the number of threads or on the CPU. They need the default floating-point environment; see
+//! [`with_default_floats`].
 //!
 //! [list]: https://github.com/octaplex/octaplex/blob/main/docs/codecs.md
 //! [choosing]: https://github.com/octaplex/octaplex/blob/main/docs/choosing.md
@@ -125,13 +126,13 @@ pub use cache::{CacheConfig, LayerConfig, Stats};
 #[doc(inline)]
 pub use codecs::CodecSpec;
 pub use error::{Error, ErrorKind};
-/// Half-precision floats, which caches take and codecs store; the crate `half`'s.
+/// Half-precision floats of the crate `half`. Caches take them, and codecs store them.
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;
 #[cfg(feature = "alloc")]
 pub use profile::Profile;
 
-/// The README's examples are tests.
+/// Runs the README's examples as tests.
 #[cfg(all(doctest, feature = "alloc"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

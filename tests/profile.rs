@@ -257,7 +257,7 @@ fn a_profile_of_another_model_is_refused_before_anything_is_allocated() {
         let error = build(layers, heads, dim, huge).unwrap_err();
         assert!(matches!(error, Error::ProfileShape { what: found, .. } if found == what), "{error}");
         assert_eq!(error.kind(), ErrorKind::Argument);
-        assert!(error.to_string().starts_with("the profile is of another model: it has "), "{error}");
+        assert!(error.to_string().starts_with("the profile is for another model: it has "), "{error}");
     }
     let wide = KvCache::builder(3, 2, 64, 1000).value_dim(128).profile(&profile).bits(2.2).build();
     assert!(matches!(

@@ -165,8 +165,8 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     assert_eq!(refused, expected);
     assert_eq!(
         refused.to_string(),
-        "layer 7, keys: head 0, the page from position 256 on closes, and its row 62, less the page's mean where keys \
-         are centred, does not fit the codec: f16 ends below 65520"
+        "layer 7, keys: head 0, the page that begins at position 256 cannot close: row 62 (minus the page's mean \
+         if keys are centred) is too large for the codec (f16 ends below 65520)"
     );
     let mut after = Vec::new();
     cache.save(&mut |piece| after.extend_from_slice(piece));
