@@ -1,13 +1,15 @@
-//! A model's cache in a few words.
+//! The builder of a model's cache.
 
 use super::{CacheConfig, KvCache, LayerConfig};
 use crate::{Backend, CodecSpec, Error, Profile};
 use core::convert::Infallible;
 
-/// Makes a [`KvCache`] whose layers are alike: [`KvCache::builder`] begins, [`build`](Self::build) ends. Whatever is wrong with
-/// what was asked for is an error of `build`.
+/// Builds a [`KvCache`] whose layers are alike.
+///
+/// [`KvCache::builder`] creates the builder and has an example. [`build`](Self::build) creates the cache. Only `build`
+/// returns errors, also those of specs that other methods were given.
 #[derive(Clone, Debug)]
-#[must_use = "a builder makes nothing until `build`"]
+#[must_use = "a builder creates no cache until `build`"]
 pub struct KvCacheBuilder {
     config: CacheConfig,
     bits: Option<f64>,
@@ -15,16 +17,18 @@ pub struct KvCacheBuilder {
     keys: Option<CodecSpec>,
     values: Option<CodecSpec>,
     backend: Option<Backend>,
-    /// The first thing that was wrong.
+    /// The first error of a spec.
     error: Option<Error>,
 }
 
 impl KvCache {
-    /// Begins a cache for a model of `layers` attention layers, each with `kv_heads` key/value heads of `head_dim` values, and
-    /// room for `capacity` tokens. Memory grows with the tokens that come; `capacity` is where it ends.
+    /// Creates a builder for a cache of `layers` attention layers, each with `kv_heads` key/value heads of `head_dim`
+    /// values.
     ///
-    /// The default is `graded` keys and `trellis` values, 3.2 bits a value; [`LayerConfig::new`] says which codecs take their
-    /// place at other widths.
+    /// `capacity` is the largest number of tokens. Memory grows with the tokens up to this number.
+    ///
+    /// The default is `graded` keys and `trellis` values, at 3.2 bits a value. [`LayerConfig::new`] lists the defaults
+    /// of all widths.
     ///
     /// ```
     /// use octaplex::{Error, KvCache};
@@ -55,56 +59,63 @@ impl KvCache {
 }
 
 impl KvCacheBuilder {
-    /// The most accurate codecs whose pages take at most so many bits a value, everything counted:
-    /// [`CacheConfig::for_bits`]. From 2.1 at a width of 128, 2.3 at 32.
+    /// Chooses the most accurate codecs whose pages take at most `bits` bits a value, norms and centres included.
+    ///
+    /// `bits` must be at least 2.1 at a width of 128, and 2.3 at a width of 32. [`CacheConfig::for_bits`] has the table
+    /// of codecs.
     pub const fn bits(mut self, bits: f64) -> Self {
         self.bits = Some(bits);
         self
     }
 
-    /// Spends the [`bits`](Self::bits) where the profile's model needs them: each layer's keys and values have codecs of their
-    /// own. The profile's smallest codecs decide how few bits there may be: about 1.2.
+    /// Spends the [`bits`](Self::bits) where the profile's model needs them.
+    ///
+    /// The profile chooses codecs for the keys and the values of each layer. Its smallest codecs set the least `bits`,
+    /// about 1.2. [`Profile`] has an example.
     pub fn profile(mut self, profile: &Profile) -> Self {
         self.profile = Some(profile.clone());
         self
     }
 
-    /// The codec of keys: a spec, or its text such as `"trellis:m=2"`.
+    /// Sets the codec of keys: a spec, or its text such as `"trellis:m=2"`.
     pub fn keys<E: Into<Error>>(mut self, spec: impl TryInto<CodecSpec, Error = E>) -> Self {
-        self.keys = self.taken(spec.try_into());
+        self.keys = self.spec(spec.try_into());
         self
     }
 
-    /// The codec of values.
+    /// Sets the codec of values: a spec, or its text.
     pub fn values<E: Into<Error>>(mut self, spec: impl TryInto<CodecSpec, Error = E>) -> Self {
-        self.values = self.taken(spec.try_into());
+        self.values = self.spec(spec.try_into());
         self
     }
 
-    fn taken<E: Into<Error>>(&mut self, spec: Result<CodecSpec, E>) -> Option<CodecSpec> {
+    /// Returns the spec, or keeps its error for [`build`](Self::build).
+    fn spec<E: Into<Error>>(&mut self, spec: Result<CodecSpec, E>) -> Option<CodecSpec> {
         spec.map_err(|error| self.error.get_or_insert(error.into())).ok()
     }
 
-    /// Width of a value, where it is not that of a key.
+    /// Sets the width of a value. By default it is the width of a key.
     pub const fn value_dim(mut self, value_dim: usize) -> Self {
         self.config.each.value_dim = value_dim;
         self
     }
 
-    /// Query heads of a layer, a multiple of the key/value heads. Attention then takes any number of queries a head and counts
-    /// them. Without it, a call without [`Attend::queries`](crate::Attend::queries) takes one query for each head.
+    /// Sets the number of query heads of a layer, a multiple of the key/value heads.
+    ///
+    /// Attention then accepts any number of queries a head and counts them. Without this number, it takes all rows as
+    /// one query for each head, unless [`Attend::queries`](crate::Attend::queries) says otherwise.
     pub const fn query_heads(mut self, query_heads: usize) -> Self {
         self.config.each.query_heads = Some(query_heads);
         self
     }
 
-    /// Every layer sees this many tokens back, and drops pages that nothing sees any more.
+    /// Lets queries of every layer see only the newest `tokens` tokens. Pages that no query can see are dropped.
     pub const fn sliding_window(mut self, tokens: usize) -> Self {
         self.config.each.sliding_window = Some(tokens);
         self
     }
 
-    /// Anything else that layers share, by a change of their configuration.
+    /// Changes anything else that all layers share.
     ///
     /// ```
     /// # use octaplex::{Error, KvCache};
@@ -117,17 +128,18 @@ impl KvCacheBuilder {
         self
     }
 
-    /// The instructions to run on; by default the fastest of this CPU.
+    /// Sets the backend. The default is the fastest one of this CPU.
     pub const fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// The cache, empty.
+    /// Creates the cache, without tokens.
     ///
     /// # Errors
-    /// What a text of a spec has wrong; [`Error::Unsupported`] for bits or a profile together with codecs; as
-    /// [`CacheConfig::for_bits`] and [`Profile::solve`]; what [`KvCache::new`] refuses.
+    /// * The error of the first invalid spec.
+    /// * [`Error::Unsupported`] for bits or a profile together with codecs, and for a profile without bits.
+    /// * Errors of [`CacheConfig::for_bits`], [`Profile::solve`] and [`KvCache::new`].
     pub fn build(self) -> Result<KvCache, Error> {
         if let Some(error) = self.error {
             return Err(error);
@@ -135,17 +147,16 @@ impl KvCacheBuilder {
         let backend = self.backend.unwrap_or_else(Backend::detect);
         if let Some(profile) = self.profile {
             if self.keys.is_some() || self.values.is_some() {
-                let why =
-                    "a profile chooses the codecs of keys and values: give a profile, or codecs, not both";
+                let why = "a profile chooses the codecs of keys and values: give either a profile or codecs";
                 return Err(Error::Unsupported { why });
             }
-            let why = "a profile spends bits: say how many with bits";
+            let why = "a profile needs a number of bits to spend: set bits";
             let bits = self.bits.ok_or(Error::Unsupported { why })?;
             return KvCache::new(profile.solve(&self.config, bits)?, backend);
         }
         let config = match (self.bits, self.keys, self.values) {
             (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
-                let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
+                let why = "bits chooses the codecs of keys and values: give either bits or codecs";
                 return Err(Error::Unsupported { why });
             }
             (Some(bits), None, None) => self.config.for_bits(bits)?,
@@ -160,7 +171,7 @@ impl KvCacheBuilder {
     }
 }
 
-/// A spec needs no reading.
+/// Lets the builder's methods take a [`CodecSpec`], whose conversion to itself cannot fail.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}

@@ -1,4 +1,4 @@
-//! What a cache keeps and how: one layer's configuration, and a model's.
+//! The configurations of one layer's cache and of a model's cache.
 
 use crate::codebook::WIDTHS;
 use crate::codec::float::F16Spec;
@@ -10,21 +10,23 @@ use crate::{CodecSpec, Error};
 
 /// Says what is subtracted from keys before they are encoded.
 ///
-/// One vector added to all keys of a head changes every logit of a query by the same amount, and softmax does not see that.
-/// So a centre costs bits, but no accuracy.
+/// A vector added to all keys of a head changes every logit of a query by the same amount. Softmax ignores that. So a
+/// centre costs bits, but no accuracy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Center {
     /// Nothing.
     Off,
-    /// One centre a head: the mean of the first 128 keys (or of as many as there are when the first page closes).
+    /// One centre a head: the mean of its first 128 keys, or of fewer if the first page closes earlier.
     Prefix,
-    /// Each page's own mean, 16/(tokens of a page) bits a value.
+    /// One centre a head and page: the mean of the page's keys. It costs 16/(tokens of a page) bits a value.
     #[default]
     Page,
 }
 
-/// Configures the cache of one attention layer. Set fields directly, or use the builder method of the same name.
+/// Configures the cache of one attention layer.
+///
+/// Set fields directly, or use the builder method of the same name.
 ///
 /// ```
 /// use octaplex::LayerConfig;
@@ -37,18 +39,19 @@ pub enum Center {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct LayerConfig {
-    /// The layer's number, from 0: layers are rotated differently.
+    /// The layer's number, from 0. Layers with different numbers are rotated differently.
     pub layer: u32,
-    /// Key/value heads.
+    /// Number of key/value heads.
     pub kv_heads: usize,
-    /// Query heads, a multiple of the key/value heads. Where it is known, attention counts the queries of a block, and refuses
-    /// queries of another number of heads. Without it, a block of queries whose [`queries`](crate::Attend::queries) was
-    /// forgotten is taken for more heads.
-    /// Snapshots do not hold it; see `KvCache::set_query_heads`.
+    /// Number of query heads, a multiple of the key/value heads.
+    ///
+    /// With this number, attention counts the queries of a block, and returns an error for another number of heads.
+    /// Without it, a block without [`queries`](crate::Attend::queries) counts as more heads. Snapshots do not hold this
+    /// number; see `KvCache::set_query_heads`.
     pub query_heads: Option<usize>,
-    /// Width of a key.
+    /// Values of a key.
     pub key_dim: usize,
-    /// Width of a value.
+    /// Values of a value vector.
     pub value_dim: usize,
     /// The codec of keys.
     pub keys: CodecSpec,
@@ -56,34 +59,37 @@ pub struct LayerConfig {
     pub values: CodecSpec,
     /// Tokens of a page: 64, 128 or 256.
     pub page: usize,
-    /// The first tokens, kept exact for ever: they get most of the attention.
+    /// Number of first tokens that stay in f16 for ever. They get most of the attention.
     pub sink_tokens: usize,
-    /// At least this many of the newest tokens are kept exact in f16; up to a page more while that fills.
+    /// Number of newest tokens that stay in f16. There are up to a page more, until that page closes.
     pub recent_window: usize,
-    /// What is subtracted from keys. Keys in `f16`, `bf16` or `f32` are stored as they are, whatever this says.
+    /// The centre that is subtracted from keys. Keys in `f16`, `bf16` or `f32` are stored unchanged in any case.
     pub center: Center,
-    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the channels' errors count alike: true
-    /// by default. A head whose channels differ by no more than chance keeps a diagonal of ones, which changes no bit;
-    /// `docs/formats.md` has the rule. It costs 2 bytes a channel, once.
+    /// Whether keys are divided by a balance, one factor for each channel, and queries multiplied. True by default.
+    ///
+    /// It makes the errors of all channels count alike. A head with similar channels keeps factors of 1, which change
+    /// no bit; `docs/formats.md` has the rule. It costs 2 bytes a channel, once.
     pub balance: bool,
-    /// Queries see this many tokens, their own included, and pages that none will see again are dropped.
+    /// Number of tokens that a query sees, its own included. Pages that no query can see any more are dropped.
     pub sliding_window: Option<usize>,
-    /// So many tokens can be taken back by [`truncate`](crate::cache::Layer::truncate) without a trace: the layer then has the
-    /// bits of one that never had them, and no token that a sliding window shows is gone. 64 by default; rejected
-    /// drafts are what it is for. Counted from the furthest position that the layer has reached. It costs exact rows, up
-    /// to this many tokens and a page more; 0 costs none.
+    /// Number of tokens that [`truncate`](crate::cache::Layer::truncate) can take back without a trace. 64 by default.
+    ///
+    /// After such a rollback, the layer is bit-exact with a layer that never had these tokens. It still has all tokens
+    /// that its sliding window shows. This is for rejected drafts. The tokens are counted from the furthest position
+    /// that the layer has reached. The rows of up to this many tokens and a page more stay in f16; 0 costs nothing.
     pub max_rollback: usize,
-    /// Tokens that the layer holds at most, in sinks, pages and window. A sliding layer that is to take any number of
-    /// tokens wants sinks + page + the larger of `sliding_window + max_rollback` and `recent_window`.
+    /// Number of tokens that the layer can hold, in sinks, pages and window.
+    ///
+    /// A layer with a sliding window takes any number of tokens if this is at least sinks + page + the larger of
+    /// `sliding_window + max_rollback` and `recent_window`.
     pub capacity: usize,
 }
 
 impl LayerConfig {
-    /// Creates the default configuration: pages of 64 tokens, 4 sinks, 64 recent tokens, rollbacks of 64 tokens; keys centred
-    /// page by page and balanced.
+    /// Creates the default configuration: pages of 64 tokens, 4 sinks, 64 recent tokens, rollbacks of 64 tokens.
     ///
-    /// `head_dim` is the width of keys and values, and `capacity` counts tokens. The codecs are those that every face of the
-    /// library takes when none are named:
+    /// Keys are balanced, and centred page by page. `head_dim` is the width of keys and values, and `capacity` counts
+    /// tokens. These codecs are the defaults of the library and of all bindings:
     ///
     /// | | keys | values |
     /// |---|---|---|
@@ -140,8 +146,9 @@ impl LayerConfig {
         capacity: usize;
     }
 
-    /// Returns the bits that a value in a page takes, keys and values together, with everything counted. A long context tends
-    /// to this rate. 0 for an impossible configuration.
+    /// Returns the bits a value in pages, keys and values together, with headers, norms and centres.
+    ///
+    /// A long context approaches this rate. The result is 0 for an impossible configuration.
     ///
     /// ```
     /// use octaplex::{Error, LayerConfig};
@@ -161,12 +168,12 @@ impl LayerConfig {
         bytes
     }
 
-    /// Values of a page, keys and values.
+    /// Returns the number of values in a page, keys and values together.
     pub(crate) const fn page_values(&self) -> usize {
         self.kv_heads.saturating_mul(self.page).saturating_mul(self.key_dim.saturating_add(self.value_dim))
     }
 
-    /// Keys are exact: nothing to centre or balance.
+    /// Returns whether keys are stored as floats. Such keys are neither centred nor balanced.
     pub(crate) const fn has_float_keys(&self) -> bool {
         matches!(self.keys, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
     }
@@ -179,7 +186,7 @@ impl LayerConfig {
         self.balance && !self.has_float_keys()
     }
 
-    /// `Ok` if a cache can be built like this, its codecs aside.
+    /// Checks everything except the codecs.
     pub(crate) const fn check(&self) -> Result<(), Error> {
         const fn refuse(why: &'static str) -> Result<(), Error> {
             Err(Error::Unsupported { why })
@@ -191,10 +198,10 @@ impl LayerConfig {
             return Err(Error::Width { actual: self.value_dim });
         }
         if !matches!(self.page, 64 | 128 | 256) {
-            return refuse("pages have 64, 128 or 256 tokens");
+            return refuse("a page must have 64, 128 or 256 tokens");
         }
         if self.kv_heads == 0 || self.kv_heads > 1 << 16 {
-            return refuse("a layer has 1 to 65,536 key/value heads");
+            return refuse("a layer must have 1 to 65,536 key/value heads");
         }
         if let Some(queries) = self.query_heads
             && (queries == 0 || !queries.is_multiple_of(self.kv_heads))
@@ -207,7 +214,8 @@ impl LayerConfig {
             || self.capacity as u64 > 1 << 40
         {
             return refuse(
-                "at most 65,536 sinks, 2^24 recent tokens, rollbacks of 2^24 and a capacity of 2^40 tokens",
+                "a configuration is too large: at most 65,536 sinks, 2^24 recent tokens, rollbacks of 2^24 tokens, and a \
+                 capacity of 2^40 tokens",
             );
         }
         if self.capacity < self.sink_tokens + self.recent_window + self.page {
@@ -219,25 +227,27 @@ impl LayerConfig {
             });
         }
         if matches!(self.sliding_window, Some(0)) {
-            return refuse("a sliding window of 0 tokens sees nothing");
+            return refuse("a sliding window must have at least one token");
         }
-        // In 64 bits, before `Layout` computes with those of the machine: a page's length is stored in 32.
+        // `Layout` computes in usize, so nothing may overflow there: check in 64 bits. Pages store lengths in 32 bits.
         let (heads, width) = (self.kv_heads as u64, (self.key_dim + self.value_dim) as u64);
         let exact = (self.sink_tokens + self.recent_window + self.max_rollback + 2 * self.page) as u64;
         let paged = self.keys.page_bytes_max(self.key_dim, self.page) as u64
             + self.values.page_bytes_max(self.value_dim, self.page) as u64;
         let front = heads * (exact + 3) * 2 * width;
         if heads * (paged + 2 * width + 8) > (1 << 31) - 64 || front > isize::MAX as u64 {
-            return refuse("a page takes less than 2 GiB, and the exact tokens fit the machine's memory");
+            return refuse(
+                "a page must take less than 2 GiB, and the exact tokens must fit the machine's memory",
+            );
         }
         Ok(())
     }
 }
 
-/// Keys and values.
+/// The codecs of keys and of values.
 type Pair = (CodecSpec, CodecSpec);
 
-/// Keys and values of widths that have grades, measured on whole models; [`CacheConfig::for_bits`] has the table.
+/// The codecs at widths that `graded` supports, most accurate first. [`CacheConfig::for_bits`] has the measurements.
 const MOST_ACCURATE_FIRST: [Pair; 9] = [
     (CodecSpec::F16(F16Spec), CodecSpec::F16(F16Spec)),
     (turboquant(8), turboquant(8)),
@@ -250,7 +260,7 @@ const MOST_ACCURATE_FIRST: [Pair; 9] = [
     (trellis(2), trellis(2)),
 ];
 
-/// Keys of the other widths.
+/// The codecs at all other widths, most accurate first.
 const WITHOUT_GRADES: [Pair; 8] = [
     MOST_ACCURATE_FIRST[0],
     MOST_ACCURATE_FIRST[1],
@@ -262,7 +272,7 @@ const WITHOUT_GRADES: [Pair; 8] = [
     (trellis(2), trellis(2)),
 ];
 
-/// The codecs of keys and values where none are named; [`LayerConfig::new`] has the table.
+/// Returns the default codecs of keys and values. [`LayerConfig::new`] has the table.
 const fn recommended(head_dim: usize) -> Pair {
     if !cfg!(feature = "trellis") {
         return (turboquant(4), turboquant(4));
@@ -295,15 +305,15 @@ const fn is_width(dim: usize) -> bool {
     false
 }
 
-/// Names other codecs for some layers of a cache: [`CacheConfig::finer`](field@CacheConfig::finer).
+/// Names more accurate codecs for some layers of a cache: [`CacheConfig::finer`](field@CacheConfig::finer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Finer {
-    /// How many layers, evenly spread over those that are not kept in f16.
+    /// Number of layers. They are spread evenly over the layers that are not kept in f16.
     pub layers: usize,
-    /// Their codec of keys.
+    /// The codec of these layers' keys.
     pub keys: CodecSpec,
-    /// Their codec of values.
+    /// The codec of these layers' values.
     pub values: CodecSpec,
 }
 
@@ -323,13 +333,13 @@ pub struct Finer {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct CacheConfig {
-    /// Attention layers.
+    /// Number of attention layers.
     pub layers: usize,
-    /// The first and the last so many layers are kept in f16.
+    /// Number of layers at each end, the first ones and the last ones, that are kept in f16.
     pub boundary_layers: usize,
-    /// What all layers share; its number is ignored.
+    /// The configuration that all layers share. Its layer number is ignored.
     pub each: LayerConfig,
-    /// Layers that have other codecs, for a budget between two rates.
+    /// More accurate codecs for some layers, for a budget between two rates.
     pub finer: Option<Finer>,
 }
 
@@ -347,7 +357,7 @@ impl CacheConfig {
         finer: Finer => Some;
     }
 
-    /// Returns the bits that a value in a page takes, as the mean of all layers: [`LayerConfig::page_bits`].
+    /// Returns the mean of [`LayerConfig::page_bits`] over all layers: the bits a value in pages.
     #[must_use]
     pub fn page_bits(&self) -> f64 {
         let bits = self.layers().map(|layer| layer.page_bits());
@@ -356,20 +366,22 @@ impl CacheConfig {
 
     /// Chooses the most accurate codecs whose pages take at most `bits` bits a value, as the mean of all layers.
     ///
-    /// The choice follows measurements on whole models. Keys get bits before values: with equal bits, 3-bit keys and 2-bit
-    /// values have half the divergence of the reverse. [`finer`](field@Self::finer) layers use up what lies between two rows:
+    /// The choice follows measurements on whole models. Keys get bits before values, because 3-bit keys and 2-bit
+    /// values have half the divergence of the reverse. [`finer`](field@Self::finer) layers spend the bits between two
+    /// rows:
     ///
     /// | keys / values | bits in pages, D = 64 | KL from f16: SmolLM2-135M, Qwen2.5-0.5B |
     /// |---|---|---|
-    /// | `trellis:m=2` / `trellis:m=2` | 2.14 | .075, .063 |
-    /// | `graded:bits=2` / `trellis:m=2` | 2.20 | .038, .032 |
-    /// | `graded` / `trellis:m=2` | 2.70 | .016, .016 |
-    /// | `graded` / `trellis` | 3.20 | .0057, .0055 |
-    /// | `graded:bits=4` / `trellis` | 3.70 | .0025, .0037 |
-    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | .0011, .0017 |
+    /// | `trellis:m=2` / `trellis:m=2` | 2.14 | 0.075, 0.063 |
+    /// | `graded:bits=2` / `trellis:m=2` | 2.20 | 0.038, 0.032 |
+    /// | `graded` / `trellis:m=2` | 2.70 | 0.016, 0.016 |
+    /// | `graded` / `trellis` | 3.20 | 0.0057, 0.0055 |
+    /// | `graded:bits=4` / `trellis` | 3.70 | 0.0025, 0.0037 |
+    /// | `graded:bits=4` / `trellis:m=8` | 4.20 | 0.0011, 0.0017 |
     ///
-    /// (Nats, WikiText-2, over the positions that read pages.) Above these: `turboquant:bits=6` for both, `bits=8`, `f16`. At
-    /// widths without grades (32, 80, 96, 112, 576) keys are `trellis` of as many bits.
+    /// KL is in nats, on WikiText-2, over the positions that read pages. The next rows are `turboquant:bits=6` for
+    /// both, then `turboquant:bits=8`, then `f16`. At the widths 32, 80, 96, 112 and 576, keys are `trellis` of the
+    /// same bits, because `graded` does not support these widths.
     ///
     /// ```
     /// use octaplex::{CacheConfig, Error};
@@ -383,17 +395,17 @@ impl CacheConfig {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where no codec takes so few, and for an impossible configuration.
+    /// [`Error::Unsupported`] if even the smallest codecs take more bits, or if the configuration is impossible.
     pub fn for_bits(self, bits: f64) -> Result<Self, Error> {
         let total = bits * self.layers as f64 * self.each.page_values() as f64 / 8.0;
         self.within(total as usize, LayerConfig::page_bytes, |_| Error::Unsupported {
-            why: "no codec of a cache takes so few bits: from 2.1 at a width of 128, 2.3 at 32",
+            why: "bits is too small for the codecs: give at least 2.1 at a width of 128, or 2.3 at 32",
         })
     }
 
     /// Chooses codecs as [`for_bits`](Self::for_bits) does, so that a full cache takes at most `total` bytes.
     ///
-    /// Everything counts, also windows: it is the sum of the layers' [`required_bytes`](LayerConfig::required_bytes).
+    /// `total` is the sum of the layers' [`required_bytes`](LayerConfig::required_bytes), so windows count too.
     ///
     /// ```
     /// use octaplex::{CacheConfig, Error};
@@ -409,8 +421,8 @@ impl CacheConfig {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Length`] where not even the smallest fits, with the bytes that it takes; [`Error::Unsupported`] for an
-    /// impossible configuration.
+    /// * [`Error::Length`] if even the smallest codecs take more bytes. It says how many they take.
+    /// * [`Error::Unsupported`] for an impossible configuration.
     pub fn for_bytes(self, total: usize) -> Result<Self, Error> {
         self.within(total, LayerConfig::required_bytes, |least| Error::Length {
             what: "bytes of the cache, at least",
@@ -419,7 +431,9 @@ impl CacheConfig {
         })
     }
 
-    /// The most accurate codecs of which all layers together cost at most `total`; an error by what the smallest cost.
+    /// Chooses the most accurate codecs with which all layers together cost at most `total`.
+    ///
+    /// If there are none, returns `too_little` of the cost of the smallest codecs.
     fn within(
         self,
         total: usize,
@@ -447,7 +461,7 @@ impl CacheConfig {
         Err(too_little(least))
     }
 
-    /// Returns the configuration of each layer. You may change them before you create a cache.
+    /// Returns the configuration of each layer, in order. You can change them before you create a cache.
     pub fn layers(&self) -> impl Iterator<Item = LayerConfig> + '_ {
         let inner = self.layers.saturating_sub(self.boundary_layers.saturating_mul(2));
         (0..self.layers).map(move |layer| {
@@ -456,9 +470,9 @@ impl CacheConfig {
                 config.keys = CodecSpec::F16(Default::default());
                 config.values = config.keys;
             } else if let Some(Finer { layers, keys, values }) = self.finer {
-                // Of n layers after the i-th, a share of i/n has been given out.
-                let given = |i: usize| i as u128 * layers as u128 / inner as u128;
-                if given(layer - self.boundary_layers + 1) > given(layer - self.boundary_layers) {
+                // Spread evenly: of the first i inner layers, floor(i * layers / inner) are finer.
+                let finer_among = |i: usize| i as u128 * layers as u128 / inner as u128;
+                if finer_among(layer - self.boundary_layers + 1) > finer_among(layer - self.boundary_layers) {
                     config = config.keys(keys).values(values);
                 }
             }

@@ -1,4 +1,4 @@
-//! Rows from a page: what a rollback puts back into the window, and what a chunk decodes to.
+//! Decodes rows of a page, for rollbacks and chunks.
 
 use super::layout::{Head, Layout};
 use crate::Error;
@@ -16,11 +16,17 @@ pub(crate) struct Decoder<'a> {
 }
 
 impl Decoder<'_> {
-    /// Decodes tokens of a head of a page, \[tokens]\[width], with the balance and the prefix centre that it was encoded
-    /// with, in f16, or nothing.
+    /// Decodes the keys and values of some tokens of a page's head, \[tokens]\[width].
+    ///
+    /// `balance` and `prefix` are the balance and the prefix centre that the page was encoded with, in f16. Each may be
+    /// empty. The steps reverse those of [`Encoder`](super::encode::Encoder):
+    ///
+    /// ```text
+    ///  k̂ = (codec's row + page's centre + prefix centre) * balance
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Corrupt`], whose block is counted within the page.
+    /// [`Error::Corrupt`]. Its block is counted within the page.
     pub(crate) fn decode(
         &self,
         head: &Head,

@@ -1,4 +1,4 @@
-//! A page from its rows: what closes behind the window, and what a chunk is made of.
+//! Encodes a page, when it closes or for a chunk.
 
 use super::layout::{HeadMut, Layout};
 use crate::Error;
@@ -7,7 +7,7 @@ use crate::codec::{Codec, MAX_BLOCK_BYTES};
 use crate::page::{PageFormat, PartMut, Shape, subtract};
 use crate::stream::Role;
 
-/// Encodes a page that closes.
+/// Encodes one page of a layer.
 pub(crate) struct Encoder<'a> {
     /// The layer's number, for errors.
     pub(crate) layer: u32,
@@ -16,12 +16,22 @@ pub(crate) struct Encoder<'a> {
     pub(crate) codecs: (&'a dyn Codec, &'a dyn Codec),
     /// Writes the page's keys or values of a head, \[tokens]\[width].
     pub(crate) gather: &'a (dyn Fn(Role, usize, &mut [f32]) + Sync),
-    /// Position of its first token.
+    /// Position of the page's first token.
     pub(crate) start: usize,
 }
 
 impl Encoder<'_> {
-    /// All heads; with the feature `rayon`, at once where `rows` has room for that.
+    /// Encodes all heads into `page`, with their balances and prefix centres, \[heads]\[key width].
+    ///
+    /// `rows` is scratch memory for one head. With the feature `rayon` and memory for all heads, threads encode heads
+    /// at once. Each key passes through these steps:
+    ///
+    /// ```text
+    ///  key / balance - prefix centre - page's centre ─► codec's row
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Page`] if the codec cannot hold a row, and other errors of the codec.
     pub(crate) fn encode(
         &self,
         page: &mut [u8],
@@ -81,7 +91,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// Returns how many bytes the rows take.
+    /// Encodes the keys or values of a head, and returns the number of bytes of their rows.
     fn encode_side(
         &self,
         what: &'static str,
@@ -99,7 +109,7 @@ impl Encoder<'_> {
         format.encode(rows, part).map_err(|error| self.error_in_page(error, what, head, codec, rows))
     }
 
-    /// The error of a page, which says the row that it comes from, if it is one.
+    /// Returns the error of a page. It names the row at fault, if a single row is.
     fn error_in_page(
         &self,
         error: Error,
@@ -115,7 +125,7 @@ impl Encoder<'_> {
     }
 }
 
-/// Where an error of a codec is that knows only its rows.
+/// Adds layer, head and page to an error of a codec, which knows only rows.
 pub(crate) fn page_error(
     error: Error,
     layer: u32,

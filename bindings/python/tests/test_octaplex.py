@@ -308,7 +308,7 @@ def transposed_weights():
         ("out has the shape", lambda c, k: c.attend(0, ROWS[:, 0].copy(), out=np.empty((2, 65), np.float32))),
         ("float32: attention", lambda c, k: c.attend(0, ROWS[:, 0].copy(), out=np.empty((2, 64), np.float16))),
         ("center is", lambda c, k: octaplex.Cache(1, 1, 64, 1000, center="middle")),
-        ("so few bits", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=1.0)),
+        ("bits is too small", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=1.0)),
         ("64, 128 or 256", lambda c, k: octaplex.Cache(1, 1, 64, 1000, page=100)),
         ("snapshot", lambda c, k: octaplex.Cache.load(b"octacach" + bytes(100))),
         ("layout is", lambda c, k: octaplex.ChunkCodec(1, 1, 64, layout="both")),
