@@ -147,7 +147,7 @@ impl KvCacheBuilder {
         let backend = self.backend.unwrap_or_else(Backend::detect);
         if let Some(profile) = self.profile {
             if self.keys.is_some() || self.values.is_some() {
-                let why = "a profile chooses the codecs of keys and values: give either a profile or codecs";
+                let why = "a profile chooses the codecs of keys and values: give either a profile or codecs, not both";
                 return Err(Error::Unsupported { why });
             }
             let why = "a profile needs a number of bits to spend: set bits";
@@ -156,7 +156,7 @@ impl KvCacheBuilder {
         }
         let config = match (self.bits, self.keys, self.values) {
             (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
-                let why = "bits chooses the codecs of keys and values: give either bits or codecs";
+                let why = "bits chooses the codecs of keys and values: give either bits or codecs, not both";
                 return Err(Error::Unsupported { why });
             }
             (Some(bits), None, None) => self.config.for_bits(bits)?,

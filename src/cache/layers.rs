@@ -1,4 +1,4 @@
-//! All layers of a model, on the heap.
+//! The cache of all layers of a model, on the heap.
 
 use super::layout::Layout;
 use super::storage::{Shared, check_memory};
@@ -34,8 +34,9 @@ impl SharedLayer {
     /// Creates an empty layer that grows on the heap.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] and [`Error::Width`] for impossible configurations, [`Error::Memory`] for exact tokens that the
-    /// machine has no memory for, and what the codecs' constructors refuse.
+    /// * [`Error::Unsupported`] and [`Error::Width`] for impossible configurations.
+    /// * [`Error::Memory`] if the machine has too little memory for the exact tokens.
+    /// * Errors of the codecs' constructors.
     pub fn on_heap(config: &LayerConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let build = |spec: CodecSpec, dim, role| {
@@ -49,7 +50,8 @@ impl SharedLayer {
     /// Creates an empty layer with your own codecs, which all heads share. The configuration's codecs are ignored.
     ///
     /// # Errors
-    /// As [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs).
+    /// * Errors of [`LayerCache::with_codecs`](crate::cache::LayerCache::with_codecs), except [`Error::Length`].
+    /// * [`Error::Memory`] if the machine has too little memory for the exact tokens.
     pub fn on_heap_with(
         config: &LayerConfig,
         keys: Arc<dyn Codec>,
@@ -82,7 +84,7 @@ impl SharedLayer {
 
 /// Holds the keys and values of all layers of a model, compressed, and computes attention on them.
 ///
-/// Begin with [`KvCache::builder`]. Layers may have different widths and codecs: [`KvCache::new`].
+/// Begin with [`KvCache::builder`]. [`KvCache::new`] creates layers with different widths and codecs.
 ///
 /// ```
 /// use octaplex::{Backend, CacheConfig, Error, KvCache};
@@ -106,14 +108,17 @@ pub struct KvCache {
     scratch: Pool,
 }
 
-/// Memory to work in. A call takes one and gives it back, so that threads have one each; without a lock, and without std.
+/// Holds scratch memory for calls. Each call takes a vector and puts it back, so each thread has its own.
+///
+/// The queue needs neither a lock nor std.
 #[derive(Debug)]
 struct Pool(ArrayQueue<Vec<f32>>);
 
 impl Pool {
-    /// Memory for so many threads at once is kept; more threads allocate theirs at each call.
+    /// The largest number of vectors that are kept. If more threads call at once, the others allocate at each call.
     const KEPT: usize = 32;
 
+    /// Calls `work` with `needed` values.
     fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> Result<T, Error>) -> Result<T, Error> {
         let mut scratch = self.0.pop().unwrap_or_default();
         let missing = needed.saturating_sub(scratch.len());
@@ -124,7 +129,7 @@ impl Pool {
             }
             Err(_) => {
                 let bytes = needed.saturating_mul(size_of::<f32>());
-                Err(Error::Memory { what: "what attention and appending work in", bytes })
+                Err(Error::Memory { what: "the scratch memory of attention and append", bytes })
             }
         };
         let _ = self.0.push(scratch);
@@ -133,27 +138,28 @@ impl Pool {
 }
 
 impl KvCache {
-    /// The most layers of a cache.
+    /// The largest number of layers.
     const MOST_LAYERS: usize = 1 << 16;
 
     /// Creates an empty cache with one layer for each configuration.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for no layers or more than 65,536, [`Error::Memory`] where the machine has no memory for the exact
-    /// tokens of all layers, and as [`SharedLayer::on_heap`].
+    /// * [`Error::Unsupported`] for no layers or more than 65,536.
+    /// * [`Error::Memory`] if the machine has too little memory for the exact tokens of all layers.
+    /// * Errors of [`SharedLayer::on_heap`].
     pub fn new(layers: impl IntoIterator<Item = LayerConfig>, backend: Backend) -> Result<Self, Error> {
         let configs: Vec<_> = layers.into_iter().take(Self::MOST_LAYERS + 1).collect();
         if !(1..=Self::MOST_LAYERS).contains(&configs.len()) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" });
         }
-        // Layer by layer, each could be had and all together not.
+        // Check the sum: memory may suffice for each layer alone, but not for all.
         let bytes = configs.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.front_bytes()));
         check_memory("the exact tokens of all layers", bytes)?;
         let layers = configs.iter().map(|config| SharedLayer::on_heap(config, backend));
         Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))
     }
 
-    /// Creates a cache from layers, which may have your own codecs.
+    /// Creates a cache from layers. They may have your own codecs ([`SharedLayer::on_heap_with`]).
     #[must_use]
     pub fn from_layers(layers: Vec<SharedLayer>) -> Self {
         Self { layers, scratch: Pool(ArrayQueue::new(Pool::KEPT)) }
@@ -179,10 +185,13 @@ impl KvCache {
         self.layers.get(layer).ok_or(Error::Missing { what: "layer", number: layer, count })
     }
 
-    /// Sets the number of query heads of every layer. Use it after loading a snapshot, which does not hold it.
+    /// Sets the number of query heads of every layer.
+    ///
+    /// Use it after loading a snapshot, because snapshots do not hold this number.
     ///
     /// # Errors
-    /// [`Error::Heads`] unless it is a multiple of each layer's key/value heads; all layers are then as they were.
+    /// [`Error::Heads`] unless it is a positive multiple of each layer's key/value heads. All layers are then as they
+    /// were.
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache};
@@ -201,37 +210,39 @@ impl KvCache {
         for layer in &self.layers {
             layer.config.query_heads(query_heads).check()?;
         }
-        // What can fail has been tried in every layer.
+        // All layers have been checked, so no layer fails after another has changed.
         self.layers.iter_mut().try_for_each(|layer| layer.set_query_heads(query_heads))
     }
 
-    /// Preallocates scratch memory for `queries` rows (query heads · queries of a block), so that later calls do not allocate.
+    /// Preallocates scratch memory for `queries` rows (query heads · queries of a block), so that later calls do not
+    /// allocate.
     ///
-    /// Without it the first call allocates, and so does the first call of each further thread.
+    /// Without it, the first call allocates, and so does the first call of each further thread.
     ///
     /// # Errors
-    /// [`Error::Memory`].
+    /// [`Error::Memory`] if the machine has too little memory.
     pub fn reserve(&mut self, queries: usize) -> Result<(), Error> {
         let needed = self.layers.iter().map(|layer| scratch_len(&layer.config, queries)).max();
-        // Each goes to the end of the queue.
+        // A call takes the first vector of the queue and puts it back at the end, so this visits each one.
         (0..self.scratch.0.len().max(1)).try_for_each(|_| self.scratch.with(needed.unwrap_or(0), |_| Ok(())))
     }
 
     /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::calibrate`].
     pub fn calibrate(&mut self, layer: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         self.layer_mut(layer)?.calibrate(keys, queries)
     }
 
-    /// Adds tokens to a layer.
+    /// Appends tokens to a layer.
     ///
-    /// `keys` are \[kv_heads]\[tokens]\[key width] and `values` are \[kv_heads]\[tokens]\[value width], in f32, f16 or bf16.
-    /// [`Rows`] gives other orders. Tokens appended one by one or many at a time give the same bytes.
+    /// `keys` are \[kv_heads]\[tokens]\[key width] and `values` are \[kv_heads]\[tokens]\[value width], in f32, f16 or
+    /// bf16. [`Rows`] describes other orders. Tokens appended one by one or many at a time give the same bytes.
     ///
     /// # Errors
-    /// As [`Layer::append`]; the cache is as it was.
+    /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::append`]. The cache is then as it
+    /// was.
     pub fn append<'a>(
         &mut self,
         layer: usize,
@@ -243,12 +254,15 @@ impl KvCache {
         self.scratch.with(needed, |scratch| layer.append(keys, values, scratch))
     }
 
-    /// Computes attention of one query for each query head, or of the newest tokens' queries, causally, scaled by 1/√width.
+    /// Computes causal attention of the newest tokens' queries, with scores scaled by 1/√width.
     ///
-    /// `queries` are \[query heads]\[queries]\[key width] and `output` is \[query heads]\[queries]\[value width], in f32, f16
-    /// or bf16; [`Rows`] gives other orders. Query head h uses key/value head h / (query heads / key/value heads). A cache
-    /// that knows its [`query_heads`](super::KvCacheBuilder::query_heads) takes any number of queries; any other takes one a head.
-    /// [`attend_with`](Self::attend_with) has options. Threads can attend to layers, or to one layer, at once.
+    /// `queries` are \[query heads]\[queries]\[key width] and `output` is \[query heads]\[queries]\[value width], in
+    /// f32, f16 or bf16. [`Rows`] describes other orders. Query head h uses key/value head h / (query heads / key/value
+    /// heads).
+    ///
+    /// A cache with a known number of [`query_heads`](super::KvCacheBuilder::query_heads) takes any number of queries a
+    /// head. Without it, a cache takes one query a head. [`attend_with`](Self::attend_with) has options. Several
+    /// threads can attend at once, to different layers or to the same one.
     ///
     /// ```
     /// # use octaplex::{Error, KvCache};
@@ -266,7 +280,8 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// As [`Layer::attend`]; the cache is as it was.
+    /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::attend`]. The cache is then as it
+    /// was.
     pub fn attend<'a, 'b>(
         &self,
         layer: usize,
@@ -276,10 +291,13 @@ impl KvCache {
         self.attend_with(layer, queries, &Attend::default(), output)
     }
 
-    /// [`attend`](Self::attend) with options: a scale, a soft cap, a window, biases, sink logits, earlier queries.
+    /// Computes attention with options: a scale, a soft cap, a window, biases, sink logits, earlier queries.
+    ///
+    /// [`attend`](Self::attend) describes the shapes, and [`Attend`] the options.
     ///
     /// # Errors
-    /// As there; [`Error::Unsupported`] for strided queries in a layer that does not know its query heads.
+    /// Errors of [`attend`](Self::attend), and [`Error::Unsupported`] for strided queries without a known number of
+    /// query heads.
     pub fn attend_with<'a, 'b>(
         &self,
         layer: usize,
@@ -296,7 +314,7 @@ impl KvCache {
             let needed = part_scratch_len(config, rows(queries.len() / config.key_dim));
             return self.scratch.with(needed, |scratch| layer.attend_with(queries, options, output, scratch));
         }
-        // Into f32, and back.
+        // Other types and orders: convert queries to f32 in the usual order, and convert the output back.
         let (query_heads, block) = query_shape(layer, heads, &queries, options)?;
         let grid = queries.grid("queries", (query_heads, config.key_dim), Some(block))?;
         let place = output.place((query_heads, config.value_dim), block)?;
@@ -313,10 +331,12 @@ impl KvCache {
         })
     }
 
-    /// Scores the queries of one key/value head with every token, for engines with a softmax of their own: [`Layer::scores`].
+    /// Computes the scores of one key/value head's queries with every token, for engines with their own softmax.
+    ///
+    /// [`Layer::scores`] describes the shapes.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::scores`].
     pub fn scores(
         &self,
         layer: usize,
@@ -329,10 +349,12 @@ impl KvCache {
         self.scratch.with(needed, |scratch| layer.scores(head, queries, scores, scratch))
     }
 
-    /// Adds up the values of one key/value head by your weights: [`Layer::accumulate`].
+    /// Computes the sum of one key/value head's values with your weights.
+    ///
+    /// [`Layer::accumulate`] describes the shapes.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::accumulate`].
     pub fn accumulate(
         &self,
         layer: usize,
@@ -345,37 +367,39 @@ impl KvCache {
         self.scratch.with(needed, |scratch| layer.accumulate(head, weights, output, scratch))
     }
 
-    /// Forgets the tokens from `position` on, in every layer: [`Layer::truncate`].
+    /// Removes the tokens from `position` on, in every layer: [`Layer::truncate`].
     ///
     /// # Errors
-    /// As there; all layers are then as they were.
+    /// Errors of [`Layer::truncate`]. All layers are then as they were.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         for layer in &self.layers {
             layer.check_truncate(position)?;
         }
-        // What can fail has been tried in every layer.
+        // All layers have been checked, so no layer fails after another has changed.
         self.layers.iter_mut().try_for_each(|layer| layer.truncate(position))
     }
 
-    /// Drops whole pages in every layer: [`Layer::evict`]. Returns the tokens dropped, all layers together.
+    /// Drops the whole pages that lie within `positions`, in every layer: [`Layer::evict`].
+    ///
+    /// Returns the number of tokens dropped, added up over all layers.
     pub fn evict(&mut self, positions: Range<usize>) -> usize {
         self.layers.iter_mut().map(|layer| layer.evict(positions.clone())).sum()
     }
 
-    /// Forgets all tokens of all layers.
+    /// Removes all tokens of all layers, and their balances.
     pub fn clear(&mut self) {
         self.layers.iter_mut().for_each(Layer::clear);
     }
 
     /// Creates a second cache with the same tokens, for prompts with a common beginning.
     ///
-    /// Both share the closed pages. What is still exact (sinks and window) is copied.
+    /// Both share the closed pages. Sinks and the window are copied.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::from_layers(self.layers.clone())
     }
 
-    /// Returns the bytes that these caches hold together. A page that several of them share counts once.
+    /// Returns the bytes that several caches hold together. A page that they share counts once.
     ///
     /// ```
     /// use octaplex::{Backend, Error, KvCache, LayerConfig};
@@ -404,7 +428,7 @@ impl KvCache {
     /// Returns the position of a layer's next token.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a number that is too high.
+    /// [`Error::Missing`] for a layer that is out of range.
     ///
     /// ```
     /// use octaplex::{Backend, CacheConfig, Error, KvCache};
@@ -419,16 +443,16 @@ impl KvCache {
         self.layer(layer).map(Layer::next_position)
     }
 
-    /// Counts what all layers hold together.
+    /// Counts the tokens and bytes of all layers together.
     ///
-    /// Tokens count once, not in each layer. Where layers have different numbers of them, it is the highest.
+    /// A token counts once, not in each layer. If layers have different numbers of tokens, the largest counts.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.layers.iter().map(Layer::stats).sum()
     }
 }
 
-/// Query heads, and queries of each, of rows that are not plain.
+/// Returns the number of query heads, and of queries a head, of queries that are not plain f32 rows.
 fn query_shape(
     layer: &SharedLayer,
     heads: usize,
@@ -452,13 +476,15 @@ fn query_shape(
     }
 }
 
-/// Memory for the rows of one head.
+/// Returns the values of scratch memory for `rows` queries of each key/value head.
 fn part_scratch_len(config: &LayerConfig, rows: usize) -> usize {
     scratch_len(config, rows.saturating_mul(config.kv_heads))
 }
 
-/// Memory for all threads there are; beyond 2²² tokens, for threads over heads. (A capacity may be far from what a cache
-/// ever holds, and may come from a snapshot that lies.)
+/// Returns the values of scratch memory for `queries` rows, with all threads.
+///
+/// Memory for threads over parts grows with the capacity. So it counts at most 2²² tokens of it: a cache may never fill
+/// its capacity, and a damaged snapshot may claim any capacity.
 fn scratch_len(config: &LayerConfig, queries: usize) -> usize {
     let alone = config.scratch_len(queries);
     #[cfg(feature = "rayon")]

@@ -1,16 +1,16 @@
-//! Where everything lies: the one place that computes sizes.
+//! The layout of a layer's memory. This is the one place that computes sizes.
 //!
 //! ```text
 //! front   head 0: sinks K, sinks V, ring K, ring V (f16 rows), balance, prefix centre;  head 1: …
-//! page    header: position u64; length of the page u64, where pages have no fixed one
+//! page    header: position u64; length of the page u64, if pages vary in size
 //!         head 0: rows of keys, rows of values;  head 1: …
 //!         head 0: centre, norms of keys, norms of values, lengths;  head 1: …
 //! ```
 //!
-//! [`Shape`] says what the parts of a page hold. Lengths of keys and values, u32 each, are there for codecs whose pages have
-//! no fixed size (`med` in specs).
+//! [`Shape`] defines what the parts of a page contain. The lengths of a head's keys and values, u32 each, exist only if
+//! pages vary in size. They do with codecs that keep outliers (`med` in specs).
 //!
-//! A page is written once, when it closes, and never changed: forks share it.
+//! A page is written once, when it closes, and never changes, so forks share it.
 
 use super::config::{Center, LayerConfig};
 use crate::codec::query::QUERY_BATCH;
@@ -18,15 +18,18 @@ use crate::page::{Balance, Part, PartMut, Shape, Sizes};
 use crate::stream::Role;
 use core::ops::Range;
 
-/// Bytes before the rows of a page: its position, u64.
+/// Bytes of the position or the length in a page's header, u64.
 const POSITION: usize = 8;
 
-/// Tokens that have one maximum, one sum and one output: the unit of work of attention. Parts are combined in order,
-/// so this number is part of what results mean.
+/// Tokens of a part, the unit of work of attention. A part has one maximum, one sum and one output.
+///
+/// Parts are combined in order, so results depend on this number.
 pub(crate) const SPLIT: usize = 4096;
 
-/// Queries that share one pass over the pages, at most: what unpacking a page takes is little beside so many products with it, and
-/// the scores of a part fit a second-level cache. Boards have neither the stack nor prompts to gain by it.
+/// The largest number of queries that share one pass over the pages.
+///
+/// With so many products for each row, unpacking a page costs little, and the scores of a part fit a second-level
+/// cache. The number is smaller on bare metal, which has a small stack and short prompts.
 pub(crate) const BATCH: usize = QUERY_BATCH;
 
 /// A head of a page.
@@ -40,18 +43,18 @@ pub(crate) struct Head<'a> {
 pub(crate) struct HeadMut<'a> {
     pub(crate) keys: PartMut<'a>,
     pub(crate) values: PartMut<'a>,
-    /// Of keys and values, where they vary.
+    /// The lengths of keys and values. Empty if pages do not vary in size.
     pub(crate) lengths: &'a mut [u8],
 }
 
-/// The first `length` bytes, which the slice then lacks.
+/// Removes the first `length` bytes from the slice, and returns them.
 fn split_off<'a>(bytes: &mut &'a mut [u8], length: usize) -> &'a mut [u8] {
     let (taken, rest) = core::mem::take(bytes).split_at_mut(length);
     *bytes = rest;
     taken
 }
 
-/// Sizes in bytes, counts in tokens.
+/// Says where everything in a layer's memory lies. Sizes are in bytes, and counts in tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) heads: usize,
@@ -60,25 +63,28 @@ pub(crate) struct Layout {
     /// Tokens of a page.
     pub(crate) page: usize,
     pub(crate) sinks: usize,
-    /// Tokens of the exact window, at most.
+    /// Largest number of tokens in the window.
     window: usize,
-    /// Places for the exact window, and for the rows of closed pages that a rollback may open again: a whole number of
-    /// pages, so that no page wraps.
+    /// Rows that the ring can hold: the window, and closed pages that a rollback may open again. It is a whole number
+    /// of pages, so that no page wraps around the end.
     pub(crate) ring: usize,
-    /// Page slots in caller-given memory.
+    /// Number of page slots in the caller's memory.
     pub(crate) slots: usize,
     pub(crate) keys: Shape,
     pub(crate) values: Shape,
+    /// Whether pages vary in size.
     varies: bool,
     /// Bytes before the rows of a page.
     pub(crate) header: usize,
     pub(crate) centre_bytes: usize,
-    /// What keys pass through before they are encoded.
+    /// The balance by which keys are divided before they are encoded.
     pub(crate) balance: Balance,
     prefix_bytes: usize,
-    /// What a head has beside its rows.
+    /// Bytes of a page's head after the rows: centre, norms, lengths.
     extra: usize,
+    /// Largest number of bytes of a page.
     pub(crate) page_bytes: usize,
+    /// Bytes of a head in the front.
     head_front: usize,
     pub(crate) front_bytes: usize,
 }
@@ -90,7 +96,7 @@ impl Layout {
         Self::with_codecs(config, &keys, &Sizes::of_spec(values, *value_dim, *page))
     }
 
-    /// For codecs of such blocks and pages.
+    /// Computes the layout for codecs whose blocks and pages have these sizes.
     pub(crate) const fn with_codecs(config: &LayerConfig, key_sizes: &Sizes, value_sizes: &Sizes) -> Self {
         let LayerConfig { kv_heads: heads, key_dim, value_dim, page, sink_tokens: sinks, .. } = *config;
         let keys = Shape::new(key_sizes, Role::Keys, key_dim, page);
@@ -108,8 +114,8 @@ impl Layout {
         let head_front = (sinks + ring) * 2 * (key_dim + value_dim) + balance.bytes(key_dim) + prefix_bytes;
         let paged = config.capacity.saturating_sub(sinks + config.recent_window) / page;
         let slots = match config.sliding_window {
-            // What the window shows after the longest rollback; and a spare one, to see whether pages can be encoded
-            // before the oldest give up theirs.
+            // The pages that the window shows after the longest rollback. A spare slot allows to check that a new page
+            // can be encoded before the oldest one gives up its slot.
             Some(window) => {
                 let seen = window.saturating_add(config.max_rollback).div_ceil(page) + 1;
                 if seen < paged { seen + 1 } else { paged + 1 }
@@ -139,95 +145,98 @@ impl Layout {
         }
     }
 
-    /// Bytes of a full cache in the caller's memory.
+    /// Returns the bytes of a full cache in the caller's memory.
     pub(crate) const fn fixed_bytes(&self) -> usize {
         self.slots.saturating_mul(self.page_bytes).saturating_add(self.front_bytes)
     }
 
-    /// Pages that a layer may hold: a sliding window's spare slot stays free.
+    /// Returns the largest number of pages of a layer. The spare slot of a sliding window stays free.
     pub(crate) const fn most_pages(&self, config: &LayerConfig) -> usize {
         self.slots - config.sliding_window.is_some() as usize
     }
 
-    /// Values that one unit of attention works in.
+    /// Returns the values of scratch memory for one unit of attention: a key/value head and up to [`BATCH`] rows.
     pub(crate) const fn unit_scratch(&self, rows: usize) -> usize {
         let rows = if rows < BATCH { rows } else { BATCH };
         rows * (self.key_dim + 3 * self.value_dim + self.score_values() + self.exact_tokens())
     }
 
-    /// Values of a part's result, and those that working on one takes, beyond a unit's own.
+    /// Returns the values of a part's result, and the extra values of scratch memory for a thread that computes parts.
     #[cfg(feature = "rayon")]
     pub(crate) const fn part_scratch(&self, rows: usize) -> (usize, usize) {
         (2 * BATCH + rows * self.value_dim, rows * self.score_values())
     }
 
-    /// Tokens whose scores are held at once.
+    /// Returns the number of tokens whose scores are held at once.
     pub(crate) const fn score_tokens(&self) -> usize {
         let pages = self.slots * self.page;
         let most = if pages > self.exact_tokens() { pages } else { self.exact_tokens() };
         if most < SPLIT { most } else { SPLIT }
     }
 
-    /// Values a query for the scores that are held at once, and for what each page's centre adds to them.
+    /// Returns the values a query for the scores that are held at once, and for the product with each page's centre.
     pub(crate) const fn score_values(&self) -> usize {
         self.score_tokens() + self.score_tokens().div_ceil(self.page)
     }
 
-    /// Exact tokens whose scores are held at once.
+    /// Returns the number of exact tokens whose scores are held at once.
     pub(crate) const fn exact_tokens(&self) -> usize {
         let tokens = self.sinks + self.window;
         if tokens < SPLIT { tokens } else { SPLIT }
     }
 
-    /// Values that appending works in: a balance and a prefix centre for each head, and a page of rows.
+    /// Returns the values of scratch memory for an append: a balance and a prefix centre for each head, and a page of
+    /// rows.
     pub(crate) const fn append_scratch(&self) -> usize {
         self.heads * 2 * self.key_dim + self.encode_scratch()
     }
 
-    /// Values that encoding a head of a page works in: its rows.
+    /// Returns the values of scratch memory to encode a head of a page: its rows.
     pub(crate) const fn encode_scratch(&self) -> usize {
         self.page * if self.key_dim > self.value_dim { self.key_dim } else { self.value_dim }
     }
 
-    /// Of one head, within the front.
+    /// Returns `len` bytes from byte `from` of a head, as a range of the front.
     fn front(&self, head: usize, from: usize, len: usize) -> Range<usize> {
         let start = head * self.head_front + from;
         start..start + len
     }
 
-    /// `count` sinks' keys.
+    /// Returns the range of the keys of `count` sinks.
     pub(crate) fn sink_keys(&self, head: usize, token: usize, count: usize) -> Range<usize> {
         self.front(head, 2 * token * self.key_dim, 2 * count * self.key_dim)
     }
 
+    /// Returns the range of the values of `count` sinks.
     pub(crate) fn sink_values(&self, head: usize, token: usize, count: usize) -> Range<usize> {
         let from = 2 * (self.sinks * self.key_dim + token * self.value_dim);
         self.front(head, from, 2 * count * self.value_dim)
     }
 
-    /// The window's keys in places `place..place + count`.
+    /// Returns the range of the keys in places `place..place + count` of the ring.
     pub(crate) fn window_keys(&self, head: usize, place: usize, count: usize) -> Range<usize> {
         let from = 2 * (self.sinks * (self.key_dim + self.value_dim) + place * self.key_dim);
         self.front(head, from, 2 * count * self.key_dim)
     }
 
+    /// Returns the range of the values in places `place..place + count` of the ring.
     pub(crate) fn window_values(&self, head: usize, place: usize, count: usize) -> Range<usize> {
         let before = self.sinks * (self.key_dim + self.value_dim) + self.ring * self.key_dim;
         self.front(head, 2 * (before + place * self.value_dim), 2 * count * self.value_dim)
     }
 
-    /// A head's balance in f16; empty where there is none.
+    /// Returns the range of a head's balance in f16. Empty if the layer has none.
     pub(crate) fn balance(&self, head: usize) -> Range<usize> {
         let bytes = self.balance.bytes(self.key_dim);
         self.front(head, self.head_front - bytes - self.prefix_bytes, bytes)
     }
 
-    /// The centre of all pages; empty where there is none.
+    /// Returns the range of a head's prefix centre in f16. Empty if the layer has none.
     pub(crate) fn prefix(&self, head: usize) -> Range<usize> {
         self.front(head, self.head_front - self.prefix_bytes, self.prefix_bytes)
     }
 
-    /// A head of a page whose lengths have been checked.
+    /// Returns the parts of a page's head. [`is_sound`](Self::is_sound) has checked the page.
     pub(crate) fn head<'a>(&self, page: &'a [u8], head: usize) -> Head<'a> {
         let extras = self.page_length(page) - self.heads * self.extra;
         let extra = &page[extras + head * self.extra..][..self.extra];
@@ -249,7 +258,7 @@ impl Layout {
         }
     }
 
-    /// Bytes of a head's keys and of its values.
+    /// Returns the bytes of a head's keys and of its values.
     fn lengths(&self, extra: &[u8]) -> [usize; 2] {
         match extra[extra.len() - if self.varies { 8 } else { 0 }..].as_chunks::<4>().0 {
             [keys, values] => [keys, values].map(|length| u32::from_le_bytes(*length) as usize),
@@ -257,7 +266,7 @@ impl Layout {
         }
     }
 
-    /// Whether the lengths in a page add up to its own.
+    /// Returns whether the lengths of all heads add up to the length of the page.
     pub(crate) fn is_sound(&self, page: &[u8]) -> bool {
         if page.len() < self.header || self.page_length(page) != page.len() {
             return false;
@@ -277,7 +286,7 @@ impl Layout {
         end == extras
     }
 
-    /// The heads of a page that is being written, each with room for all that it can be.
+    /// Returns the heads of a page for writing. Each has its largest size; [`pack`](Self::pack) closes the gaps.
     pub(crate) fn heads_mut<'a>(&self, page: &'a mut [u8]) -> impl Iterator<Item = HeadMut<'a>> + use<'a> {
         let layout = *self;
         let rest = &mut page[layout.header..layout.page_bytes];
@@ -299,7 +308,12 @@ impl Layout {
         self.keys.rows + self.values.rows
     }
 
-    /// Moves the parts of a page, each with room for all that it can be, together, and says in its header how long it is.
+    /// Closes the gaps between the parts of a page, and writes its length into the header.
+    ///
+    /// ```text
+    ///  before   header │ K0 ░░│ V0 ░│ K1 ░│ V1 ░░│ extras        K0: rows of head 0's keys, ░: unused
+    ///  after    header │ K0│ V0│ K1│ V1│ extras
+    /// ```
     pub(crate) fn pack(&self, page: &mut [u8]) {
         if self.varies {
             let mut end = self.header;
@@ -318,7 +332,9 @@ impl Layout {
         }
     }
 
-    /// The length of a page, as it says itself where it varies; beyond all lengths where the machine cannot hold it.
+    /// Returns the length of a page. If pages vary in size, its header says the length.
+    ///
+    /// The header may be damaged. A length that this machine cannot address becomes `usize::MAX`.
     pub(crate) fn page_length(&self, page: &[u8]) -> usize {
         match page[POSITION..].first_chunk() {
             Some(length) if self.varies => usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX),
@@ -328,9 +344,18 @@ impl Layout {
 }
 
 impl LayerConfig {
-    /// Bytes that [`LayerCache`](crate::cache::LayerCache) needs for a full cache; 0 for an impossible configuration, which
-    /// its constructor refuses with the reason. Every size is computed in `Layout`, from block sizes that specs know at
-    /// compile time.
+    /// Returns the bytes that a full [`LayerCache`](crate::cache::LayerCache) needs, also at compile time.
+    ///
+    /// The result is 0 for an impossible configuration. The constructor then returns an error with the reason.
+    ///
+    /// ```
+    /// use octaplex::{CodecSpec, LayerConfig, codecs::TurboQuantSpec};
+    ///
+    /// const FOUR_BITS: CodecSpec = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
+    /// const CONFIG: LayerConfig = LayerConfig::new(1, 64, 1000).keys(FOUR_BITS).values(FOUR_BITS);
+    /// static MEMORY: [u8; CONFIG.required_bytes()] = [0; CONFIG.required_bytes()];
+    /// assert!(MEMORY.len() > 1000 * 64); // 2 * 64 values of 4 bits for each of 1,000 tokens, and the exact window
+    /// ```
     #[must_use]
     pub const fn required_bytes(&self) -> usize {
         if !self.is_possible() {
@@ -340,14 +365,16 @@ impl LayerConfig {
         layout.fixed_bytes()
     }
 
-    /// Bytes that an empty layer takes; 0 for an impossible configuration.
+    /// Returns the bytes of an empty layer. 0 for an impossible configuration.
     #[cfg(feature = "alloc")]
     pub(crate) const fn front_bytes(&self) -> usize {
         if self.is_possible() { Layout::new(self).front_bytes } else { 0 }
     }
 
-    /// Values of scratch memory that appending and attending with `queries` rows (query heads x queries of a block)
-    /// need; 0 for an impossible configuration.
+    /// Returns the values of scratch memory that append and attention need for `queries` rows.
+    ///
+    /// `queries` is the number of query heads times the queries of a block. The result is 0 for an impossible
+    /// configuration. [`LayerCache`](crate::cache::LayerCache) has an example.
     #[must_use]
     pub const fn scratch_len(&self, queries: usize) -> usize {
         if !self.is_possible() {
@@ -359,7 +386,9 @@ impl LayerConfig {
         if attend > append { attend } else { append }
     }
 
-    /// The same for `threads` threads: over heads, and over parts of 4,096 tokens.
+    /// Returns the values of scratch memory that append and attention need to run on `threads` threads.
+    ///
+    /// `queries` is as in [`scratch_len`](Self::scratch_len). Threads share the heads, and the parts of 4,096 tokens.
     #[cfg(feature = "rayon")]
     #[must_use]
     pub const fn parallel_scratch_len(&self, queries: usize, threads: usize) -> usize {
@@ -377,8 +406,9 @@ impl LayerConfig {
         if attend > append { attend } else { append }
     }
 
-    /// Calls `line` with the bytes and the meaning of each part of a page, in order: what `docs/formats.md` has a table of. Bytes
-    /// are the most where they vary.
+    /// Calls `line` with the bytes and the meaning of each part of a page, in order.
+    ///
+    /// `docs/formats.md` has the same as a table. If parts vary in size, `line` gets the largest size.
     ///
     /// ```
     /// use octaplex::{Error, LayerConfig};
@@ -413,7 +443,7 @@ impl LayerConfig {
         }
     }
 
-    /// Whether sizes can be computed.
+    /// Returns whether the configuration is possible, so that sizes can be computed.
     const fn is_possible(&self) -> bool {
         self.check().is_ok()
             && self.keys.block_bytes(self.key_dim) > 0

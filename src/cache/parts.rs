@@ -1,4 +1,4 @@
-//! Attention's two products on a layer, for engines that have a softmax of their own.
+//! The two products of attention on a layer, for engines with their own softmax.
 
 use super::Layer;
 use super::layout::{BATCH, SPLIT};
@@ -18,13 +18,34 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         self.view().exact() + self.store.pages() * self.layout.page
     }
 
-    /// Computes the scores q·k̂ of one key/value head, for engines with a softmax of their own.
+    /// Computes the scores q·k̂ of one key/value head, for engines with their own softmax.
     ///
-    /// `queries` are \[queries]\[width] and `scores` are \[queries]\[[`tokens`](Self::tokens)], not scaled and not masked.
+    /// `queries` are \[queries]\[key width] and `scores` are \[queries]\[[`tokens`](Self::tokens)]. Scores are neither
+    /// scaled nor masked. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values for all rows of a
+    /// block.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};
+    ///
+    /// let config = LayerConfig::new(1, 64, 1000);
+    /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// let mut scratch = vec![0.0; config.scratch_len(1)];
+    /// layer.append(&[0.5; 2 * 64], &[0.25; 2 * 64], &mut scratch)?;
+    /// let mut weights = [0.0; 2];
+    /// layer.scores(0, &[1.0; 64], &mut weights, &mut scratch)?;
+    /// assert_eq!(weights, [32.0; 2]);
+    /// weights = [0.5; 2]; // the engine's softmax
+    /// let mut output = [0.0; 64];
+    /// layer.accumulate(0, &weights, &mut output, &mut scratch)?;
+    /// assert_eq!(output, [0.25; 64]);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Row`] for queries that are not below 2⁵⁰; [`Error::Missing`], [`Error::Length`]; [`Error::Corrupt`], whose
-    /// block is counted over all pages.
+    /// * [`Error::Row`] for queries that are not below 2⁵⁰.
+    /// * [`Error::Missing`] for a head that is out of range.
+    /// * [`Error::Length`] for slices of the wrong length.
+    /// * [`Error::Corrupt`] for damaged pages. Its block is counted over all pages.
     pub fn scores(
         &self,
         head: usize,
@@ -79,7 +100,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                 let len = run.keys.len() / (2 * layout.key_dim);
                 let part = &mut scratch.runs[..rows * len];
                 self.backend.score_floats(Float::F16, layout.key_dim, run.keys, &each[..rows], part);
-                // Sinks come before the pages, the window after them.
+                // In a row of scores, sinks stand before the pages and the window after them.
                 let at = if number < view.sinks { number } else { at + number - view.sinks };
                 for (row, part) in part.chunks_exact(len.max(1)).enumerate() {
                     scores[row * tokens + at..][..len].copy_from_slice(part);
@@ -90,13 +111,16 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Computes Σ weight·v̂ of one key/value head.
+    /// Computes the sum Σ weight·v̂ of one key/value head, for engines with their own softmax.
     ///
-    /// `weights` are \[outputs]\[[`tokens`](Self::tokens)] and `output` is \[outputs]\[width].
+    /// `weights` are \[outputs]\[[`tokens`](Self::tokens)] and `output` is \[outputs]\[value width].
+    /// [`scores`](Self::scores) has an example.
     ///
     /// # Errors
-    /// [`Error::Row`] for weights that are not at most [`MAX_WEIGHT`]; [`Error::Missing`],
-    /// [`Error::Length`]; [`Error::Corrupt`], whose block is counted over all pages.
+    /// * [`Error::Row`] for weights above [`MAX_WEIGHT`].
+    /// * [`Error::Missing`] for a head that is out of range.
+    /// * [`Error::Length`] for slices of the wrong length.
+    /// * [`Error::Corrupt`] for damaged pages. Its block is counted over all pages.
     pub fn accumulate(
         &self,
         head: usize,
@@ -138,7 +162,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// `Ok` if the values of this head's rows are below a limit.
+    /// Checks that all values of a head's rows are below `limit` in magnitude.
     fn check_rows_of(
         &self,
         of: usize,
@@ -156,7 +180,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         })
     }
 
-    /// What [`scores`](Self::scores) and [`accumulate`](Self::accumulate) ask for.
+    /// Checks the head and the lengths of [`scores`](Self::scores) and [`accumulate`](Self::accumulate).
     fn check_part(
         &self,
         head: usize,

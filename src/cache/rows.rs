@@ -1,4 +1,4 @@
-//! Scores and sums of a head's pages: queries prepared once, for all of them.
+//! Scores and weighted sums over the pages of a head. Queries are prepared once for many pages.
 
 use super::layout::{BATCH, Head};
 use super::view::View;
@@ -7,14 +7,16 @@ use crate::codec::scratch::with_scratch;
 use crate::codec::{at_row, count_rows};
 use crate::page::Queries;
 
-/// Prepares at most [`BATCH`] queries once, and scores the pages of a head, one after the other: scores are laid out
-/// \[page]\[query]\[token]. They lack what the centres add to them, which is in `offsets`, \[query]\[page].
+/// Prepares at most [`BATCH`] queries once, and scores the pages of a head with them.
 ///
-/// Prepared queries live on the stack: preparing is cheap beside thousands of scores.
+/// `scores` are \[page]\[query]\[token], without the products of queries and centres. These products are in `offsets`,
+/// \[query]\[page].
+///
+/// Prepared queries live on the stack. To prepare them again for each part is cheap compared with thousands of scores.
 ///
 /// # Errors
-/// As [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) and [`Codec::score`](crate::codecs::Codec::score); a corrupt block is
-/// counted within its page.
+/// Errors of [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) and
+/// [`Codec::score`](crate::codecs::Codec::score). A corrupt block is counted within its page.
 pub(crate) fn score_pages(
     view: &View,
     queries: &[f32],
@@ -43,7 +45,7 @@ pub(crate) fn score_pages(
     })
 }
 
-/// Adds a head's values of a page, weights laid out \[query]\[token].
+/// Adds the weighted values of a page's head to `acc`, \[query]\[value width]. Weights are \[query]\[token].
 pub(crate) fn accumulate_page(
     view: &View,
     weights: &[f32],

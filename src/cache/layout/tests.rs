@@ -1,4 +1,4 @@
-//! No two parts of a cache's memory share a byte.
+//! Tests that no two parts of a cache's memory share a byte.
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::codebook::WIDTHS;
 extern crate std;
 use std::{vec, vec::Vec};
 
-/// Every codec at every width, under every kind of centre, window and page.
+/// Returns layouts of every codec at every width, with every kind of centre, window and page.
 fn layouts() -> impl Iterator<Item = Layout> {
     let varying = ["hqmq:r=6,med=3", "int:med=1"];
     let specs = CodecSpec::all().iter().map(|codec| codec.name).chain(varying);
@@ -18,7 +18,7 @@ fn layouts() -> impl Iterator<Item = Layout> {
             let mut config = LayerConfig::new(3, WIDTHS[width], 1000);
             config.value_dim = WIDTHS[(width + choice / 4 % 2) % WIDTHS.len()];
             config.keys = spec.parse().unwrap();
-            // What varies beside what does not, too.
+            // Also mix keys that vary in size with values that do not.
             config.values =
                 if (choice / 8).is_multiple_of(2) { config.keys } else { CodecSpec::F16(Default::default()) };
             config.page = [64, 128][choice % 2];
@@ -32,7 +32,7 @@ fn layouts() -> impl Iterator<Item = Layout> {
     })
 }
 
-/// One behind the other, from the first byte to the last.
+/// Checks that the pieces cover `whole` without gaps or overlaps, in order.
 fn tile(pieces: impl IntoIterator<Item = Range<usize>>, whole: Range<usize>, layout: &Layout) {
     let end = pieces.into_iter().fold(whole.start, |end, piece| {
         assert_eq!(piece.start, end, "{piece:?} of {whole:?} in {layout:?}");
@@ -66,7 +66,7 @@ fn every_byte_of_the_front_has_one_use() {
     }
 }
 
-/// What is written into the parts of a page is read from them, wherever the lengths of others move it.
+/// Checks that reading the parts of a page finds what was written, also after `pack` has moved them.
 #[test]
 fn every_byte_of_a_page_has_one_use() {
     let mut count = 0;
