@@ -21,8 +21,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Computes the scores q·k̂ of one key/value head, for engines with their own softmax.
     ///
     /// `queries` are \[queries]\[key width] and `scores` are \[queries]\[[`tokens`](Self::tokens)]. Scores are neither
-    /// scaled nor masked. `scratch` has [`scratch_len`](crate::LayerConfig::scratch_len) values for all rows of a
-    /// block.
+    /// scaled nor masked. `scratch` has as many values as [`scratch_len`](crate::LayerConfig::scratch_len) returns
+    /// for queries · key/value heads.
     ///
     /// ```
     /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};

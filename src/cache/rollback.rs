@@ -1,4 +1,30 @@
-//! How tokens leave: rollback, eviction, and what pages decode to.
+//! Removes tokens from a layer: rollback and eviction. Also decodes single tokens.
+//!
+//! A rollback to a position whose row is in the ring opens pages again, bit for bit:
+//!
+//! ```text
+//!  before   sinks │ page │ page │ page │ page │ window │
+//!                        kept                 start    next
+//!  after    sinks │ page │ page │ window │
+//!                        kept   start    position
+//! ```
+//!
+//! Further back, the rows are gone. If the position lies in a page, the page's first tokens are decoded into the ring:
+//!
+//! ```text
+//!  before   sinks │ page │ page │ page │ page │ window │
+//!                                      kept   start    next
+//!  after    sinks │ page │ page │ decoded rows │
+//!                               kept, start    position
+//! ```
+//!
+//! Eviction removes whole pages. The other tokens keep their positions, so a gap remains:
+//!
+//! ```text
+//!  before   sinks │ page │ page │ page │ page │ window │
+//!                     ◄── positions ──────►
+//!  after    sinks │ page │             │ page │ window │
+//! ```
 
 use super::decode::Decoder;
 use super::storage::Storage;
@@ -10,21 +36,21 @@ use crate::page::in_page;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// What a rollback leaves.
+/// What remains after a rollback.
 pub(crate) struct Cut {
-    /// The window's first position.
+    /// Position of the window's first token.
     pub(crate) start: usize,
-    /// Pages.
+    /// Number of pages.
     pub(crate) pages: usize,
-    /// Tokens of the page behind them, which are decoded into the window.
+    /// Number of tokens of the next page that are decoded into the window.
     pub(crate) decoded: usize,
 }
 
 impl Standing<'_> {
-    /// What going back to a position does; `None` for nothing.
+    /// Plans a rollback to `position`. Returns `None` if there is nothing to remove.
     ///
     /// # Errors
-    /// [`Error::Dropped`].
+    /// [`Error::Dropped`] if the sliding window then needs tokens that were dropped.
     pub(crate) fn cut(&self, position: usize) -> Result<Option<Cut>, Error> {
         let (config, state, sinks) = (self.config, self.state, self.config.sink_tokens);
         if position >= state.next {
@@ -50,7 +76,7 @@ impl Standing<'_> {
         Ok(Some(Cut { start, pages: whole, decoded: position - start }))
     }
 
-    /// The whole pages that lie within the positions, and the position behind them.
+    /// Returns the pages that lie entirely within `positions`, and the position after the last of them.
     pub(crate) fn within(&self, positions: Range<usize>) -> (Range<usize>, usize) {
         let page = self.config.page;
         let inside = |&i: &usize| {
@@ -65,17 +91,37 @@ impl Standing<'_> {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Forgets the tokens from `position` on, for example rejected drafts. Beyond the end, nothing happens.
+    /// Removes the tokens from `position` on, for example rejected drafts.
     ///
-    /// Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position that the layer has
-    /// reached, it is then the layer that never had them: the same bits come from [`attend`](Self::attend), now and
-    /// later, because pages that closed meanwhile open again. Further back, what is exact stays so, but where a page that
-    /// is closed for good is cut, its first tokens are decoded into the window (and encoded a second time when it
-    /// closes again); [`Stats::decoded_tokens`](crate::Stats) counts these.
+    /// A position at or after the end changes nothing. The distance to the furthest position that the layer has reached
+    /// decides what remains:
+    ///
+    /// * Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens, the layer is then bit-exact with one that
+    ///   never
+    ///   had the removed tokens. Pages that closed meanwhile open again.
+    /// * Further back, exact tokens stay exact. If `position` lies in a page, the page's first tokens are decoded into
+    ///   the
+    ///   window. They are encoded a second time when the page closes again. [`Stats::decoded_tokens`](crate::Stats)
+    ///   counts them.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};
+    ///
+    /// let config = LayerConfig::new(1, 64, 1000).max_rollback(16);
+    /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// let mut scratch = vec![0.0; config.scratch_len(1)];
+    /// layer.append(&[0.5; 300 * 64], &[0.25; 300 * 64], &mut scratch)?;
+    /// layer.truncate(290)?; // ten rejected drafts
+    /// assert_eq!((layer.next_position(), layer.stats().decoded_tokens), (290, 0));
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Dropped`] if the layer has a sliding window that would show tokens it has dropped: a rollback longer than
-    /// `max_rollback` only. [`Error::Corrupt`] if a page that is cut cannot be decoded. The layer is then as it was.
+    /// * [`Error::Dropped`] if a sliding window then needs tokens that were dropped. Only rollbacks longer than
+    ///   `max_rollback` can return it.
+    /// * [`Error::Corrupt`] if a page that is cut cannot be decoded.
+    ///
+    /// The layer is then as it was.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         let Some(cut) = self.check_truncate(position)? else { return Ok(()) };
         for token in 0..cut.decoded {
@@ -89,7 +135,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// What [`truncate`](Self::truncate) will do, or refuses: whatever can fail is tried here. `None` for nothing.
+    /// Plans a [`truncate`](Self::truncate), and returns its errors. `None` if there is nothing to remove.
+    ///
+    /// It decodes the tokens that `truncate` will decode, so that `truncate` itself cannot fail later.
     pub(crate) fn check_truncate(&self, position: usize) -> Result<Option<Cut>, Error> {
         let layout = &self.layout;
         let Some(cut) = self.standing(|standing| standing.cut(position))? else { return Ok(None) };
@@ -103,7 +151,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(Some(cut))
     }
 
-    /// No page has closed any more: what the first one decides is open again.
+    /// Clears the balance and the prefix centre, which the next first page decides again. A calibrated balance stays.
     fn forget_first_page(&mut self) {
         let layout = self.layout;
         for head in 0..layout.heads {
@@ -114,12 +162,14 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Decodes the key and the value of token `number` of [`positions`](Self::positions).
+    /// Decodes the key and the value of token `number` of [`positions`](Self::positions), for one key/value head.
     ///
     /// This is for tools. Attention needs no decoded copy.
     ///
     /// # Errors
-    /// [`Error::Missing`] for heads and tokens that are not there, [`Error::Length`], [`Error::Corrupt`].
+    /// * [`Error::Missing`] for a head or a token that is out of range.
+    /// * [`Error::Length`] unless `key` has the width of a key and `value` that of a value.
+    /// * [`Error::Corrupt`] if the page is damaged.
     pub fn decode(
         &self,
         head: usize,
@@ -153,6 +203,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
+    /// Decodes a token of a page, for one head.
     fn decode_paged(
         &self,
         page: usize,
@@ -170,7 +221,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         decoded.map_err(|error| in_page(error, page, layout.page))
     }
 
-    /// Decodes a token of a page into the ring, whose first place is that of the page's first token.
+    /// Decodes a token of a page into the ring. The page's first token goes to place 0.
     fn restore(&mut self, page: usize, token: usize) -> Result<(), Error> {
         let (layout, backend) = (self.layout, self.backend);
         let (mut key, mut value) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
@@ -187,15 +238,27 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Drops the whole pages that lie within the positions, and returns the number of tokens dropped.
+    /// Drops the whole pages that lie within `positions`, and returns the number of tokens dropped.
     ///
-    /// Sinks and the exact window stay, and the other tokens keep their positions. No rollback brings dropped tokens back, or
-    /// opens a page before them again.
+    /// Sinks and the window stay, and the other tokens keep their positions. A rollback neither restores dropped tokens
+    /// nor opens a page before them again.
     ///
-    /// This is also how to make room in a long conversation (a context shift). Keys carry the rotary embedding of their
-    /// positions, so positions are not renumbered: evict the oldest range and go on counting. Attention skips the gap, and
-    /// only differences of positions matter to a rotary embedding. An engine that must renumber clears the layer and
-    /// appends keys of the new positions.
+    /// Use it to make room in a long conversation (a context shift): evict the oldest range and go on counting. Keys
+    /// carry the rotary embedding of their positions, so positions are not renumbered. Attention skips the gap. That is
+    /// correct because only differences of positions matter to a rotary embedding. If an engine must renumber, clear
+    /// the layer and append keys of the new positions.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};
+    ///
+    /// let config = LayerConfig::new(1, 64, 1000);
+    /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// let mut scratch = vec![0.0; config.scratch_len(1)];
+    /// layer.append(&[0.5; 400 * 64], &[0.25; 400 * 64], &mut scratch)?;
+    /// assert_eq!(layer.evict(0..200), 192); // three pages of 64 tokens, behind four sinks
+    /// assert_eq!((layer.tokens(), layer.next_position()), (208, 400));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn evict(&mut self, positions: Range<usize>) -> usize {
         let (pages, end) = self.standing(|standing| standing.within(positions));
         let tokens = pages.len() * self.layout.page;
@@ -204,7 +267,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         tokens
     }
 
-    /// Forgets all tokens, and the balance.
+    /// Removes all tokens, and forgets the balance.
     pub fn clear(&mut self) {
         self.store.remove(0..self.store.pages());
         self.store.front_mut().fill(0);

@@ -1,4 +1,10 @@
-//! The two kinds of memory that a layer lives in: the caller's bytes, and pages on the heap that forks share.
+//! The two kinds of memory of a layer: the caller's bytes, and pages on the heap that forks share.
+//!
+//! The pages in the caller's bytes are a ring of slots:
+//!
+//! ```text
+//!  bytes   front │ slot 0: page 2 │ slot 1: free │ slot 2: page 0 │ slot 3: page 1 │      first = 2, len = 3
+//! ```
 
 use super::layout::Layout;
 #[cfg(feature = "alloc")]
@@ -13,39 +19,40 @@ pub trait Storage: Send + Sync {
     fn front(&self) -> &[u8];
     #[doc(hidden)]
     fn front_mut(&mut self) -> &mut [u8];
-    /// Number of pages.
+    /// Returns the number of pages.
     #[doc(hidden)]
     fn pages(&self) -> usize;
     #[doc(hidden)]
     fn page(&self, index: usize) -> &[u8];
-    /// Whether another fork holds the page as well.
+    /// Returns whether another fork holds the page as well.
     #[doc(hidden)]
     fn is_shared(&self, _index: usize) -> bool {
         false
     }
-    /// Pages that can be written before some are removed.
+    /// Returns the number of pages that can be added before others are removed.
     #[doc(hidden)]
     fn free(&self) -> usize;
-    /// The front; and the memory of page `pages() + index`, which is no part of the cache until it is committed.
+    /// Returns the front, and the memory of a draft: page `pages() + index`, which is not yet part of the cache.
+    ///
     /// `index` is below [`free`](Self::free).
     #[doc(hidden)]
     fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]);
-    /// Adds the first `count` drafts, and forgets the others.
+    /// Adds the first `count` drafts to the cache, and discards the others.
     #[doc(hidden)]
     fn commit(&mut self, count: usize);
-    /// Removes pages.
+    /// Removes a range of pages.
     #[doc(hidden)]
     fn remove(&mut self, range: Range<usize>);
 }
 
-/// Stores a layer in the caller's memory: `&mut [u8]`, an array, a `Vec`.
+/// Stores a layer in the caller's memory: `&mut [u8]`, an array or a `Vec`.
 #[derive(Debug)]
 pub struct Fixed<S> {
     bytes: S,
     front: usize,
     page: usize,
     slots: usize,
-    /// The slot of the first page; the others follow in a circle.
+    /// The slot of the first page. The others follow, and continue in slot 0 after the last slot.
     first: usize,
     len: usize,
 }
@@ -62,6 +69,7 @@ impl<S: AsRef<[u8]> + AsMut<[u8]>> Fixed<S> {
         }
     }
 
+    /// Returns the bytes of the slot of page `index`.
     fn slot(&self, index: usize) -> Range<usize> {
         let start = self.front + (self.first + index) % self.slots.max(1) * self.page;
         start..start + self.page
@@ -112,13 +120,18 @@ impl<S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> Storage for Fixed<S> {
     }
 }
 
-/// Asks for memory and gives it back. A configuration may ask for any amount, and a failed allocation would end the program.
-/// The allocation that follows stays `vec![0; n]`, whose pages the system provides as they are used.
+/// Checks that the machine has `bytes` bytes of memory: allocates them and frees them again.
+///
+/// A configuration may need any amount, and a failed allocation would end the program. The real allocation that follows
+/// stays `vec![0; n]`, because the system then provides its pages only as they are used.
+///
+/// # Errors
+/// [`Error::Memory`] if the machine has too little memory.
 #[cfg(feature = "alloc")]
 pub(crate) fn check_memory(what: &'static str, bytes: usize) -> Result<(), Error> {
     let mut memory = Vec::<u8>::new();
     let given = memory.try_reserve_exact(bytes);
-    core::hint::black_box(&memory); // or the compiler removes an allocation that nobody uses
+    core::hint::black_box(&memory); // without this, the compiler removes the unused allocation
     given.map_err(|_| Error::Memory { what, bytes })
 }
 
@@ -134,8 +147,10 @@ pub struct Shared {
 
 #[cfg(feature = "alloc")]
 impl Shared {
+    /// Creates the storage of an empty layer.
+    ///
     /// # Errors
-    /// [`Error::Memory`].
+    /// [`Error::Memory`] if the machine has too little memory.
     pub(crate) fn new(layout: &Layout) -> Result<Self, Error> {
         check_memory("the exact tokens of a layer", layout.front_bytes)?;
         Ok(Self {

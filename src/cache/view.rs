@@ -1,4 +1,4 @@
-//! A layer as attention and its two products read it, whatever its types; and the memory that they work in.
+//! A view of a layer, without its types, for attention and its two products. Also their scratch memory.
 
 use super::Layer;
 use super::layout::{BATCH, Head, Layout};
@@ -10,32 +10,37 @@ use crate::page::{read_balance, score_floats};
 use core::ops::Range;
 use octaplex_arch::MAX_DIM;
 
-/// What queries, and queries times the scale, stay below (2⁵⁰), so that no logit leaves f32's range, whatever bytes the
-/// pages hold:
+/// The limit of queries, and of queries times the scale: 2⁵⁰.
+///
+/// Below it, no logit leaves the range of f32, whatever bytes the pages contain:
 ///
 /// | number | below |
 /// |---|---|
-/// | a query's values, times the balance (2⁸) | 2⁵⁸ |
-/// | its norm, at most √576 times that | 2⁶³ |
-/// | its score with a row of f32 norm (2⁵⁸), or a sketch 2⁵ times as long | 2¹²⁷ |
+/// | values of a query, times the balance (2⁸) | 2⁵⁸ |
+/// | norm of the query, at most √576 times that | 2⁶³ |
+/// | score with a row of f32 norm (2⁵⁸), or with a sketch 2⁵ times as long | 2¹²⁷ |
 pub(crate) const MAX_QUERY: f32 = 1_125_899_906_842_624.0;
 
-/// A layer, whatever its types.
+/// A layer whose codecs and storage are trait objects.
 pub(crate) struct View<'a> {
     pub(crate) layout: &'a Layout,
     pub(crate) backend: Kernels,
     pub(crate) keys: &'a dyn Codec,
     pub(crate) values: &'a dyn Codec,
     pub(crate) store: &'a dyn Storage,
-    /// Tokens in the sinks and in the window, and where that begins.
+    /// Number of sinks.
     pub(crate) sinks: usize,
+    /// Number of tokens in the window.
     pub(crate) window: usize,
+    /// Position of the window's first token.
     pub(crate) start: usize,
+    /// Place of the window's first row in the ring.
     pub(crate) place: usize,
+    /// Whether keys are divided by a balance that is decided.
     pub(crate) balanced: bool,
 }
 
-/// Some exact tokens: their first position, and rows.
+/// Consecutive exact tokens: the position of the first, and their f16 rows.
 pub(crate) struct Run<'a> {
     pub(crate) position: usize,
     pub(crate) keys: &'a [u8],
@@ -52,16 +57,25 @@ impl<'a> View<'a> {
         self.layout.head(page, head)
     }
 
-    /// Queries that share a pass: as many as fit the stack when they are prepared.
+    /// Returns the number of queries that share a pass. Prepared queries must fit the stack.
     pub(crate) fn batch(&self) -> usize {
         (MAX_SCRATCH / self.keys.query_len().max(1)).clamp(1, BATCH)
     }
 
+    /// Returns the number of exact tokens.
     pub(crate) fn exact(&self) -> usize {
         self.sinks + self.window
     }
 
-    /// Exact tokens, by their number: sinks, then the window, which may go round the end of its ring.
+    /// Returns the exact tokens with these numbers, as three runs. Sinks come first, then the window.
+    ///
+    /// The window may wrap around the end of its ring, so it has two runs:
+    ///
+    /// ```text
+    ///  numbers   │ sinks │ window, first run │ second run │
+    ///  ring      │ second run │ not in the window │ window, first run │
+    ///            0                                place               ring
+    /// ```
     pub(crate) fn runs(&self, head: usize, numbers: Range<usize>) -> [Run<'a>; 3] {
         let (layout, front) = (self.layout, self.store.front());
         let sinks = numbers.start.min(self.sinks)..numbers.end.min(self.sinks);
@@ -89,7 +103,7 @@ impl<'a> View<'a> {
         ]
     }
 
-    /// Queries in the domain of the pages' keys: multiplied by the balance.
+    /// Writes the queries to `balanced`, multiplied by the balance as the keys of pages are divided by it.
     pub(crate) fn balanced(&self, head: usize, queries: &[f32], balanced: &mut [f32]) {
         balanced.copy_from_slice(queries);
         let memory = &self.store.front()[self.layout.balance(head)];
@@ -101,20 +115,26 @@ impl<'a> View<'a> {
         }
     }
 
-    /// q·centre of each query.
+    /// Computes the product q·centre of each query.
     pub(crate) fn offsets(&self, queries: &[f32], centre: &[u8], offsets: &mut [f32; BATCH]) {
         offsets.fill(0.0);
         score_floats(self.backend, queries, self.layout.key_dim, centre, offsets.iter_mut());
     }
 }
 
-/// The memory of one unit.
+/// The scratch memory of one unit of attention. [`Layout::unit_scratch`] computes its size.
 pub(crate) struct Scratch<'a> {
+    /// Queries times the balance, \[row]\[key width].
     pub(crate) balanced: &'a mut [f32],
+    /// Scores of a part's pages, and the products with their centres.
     pub(crate) scores: &'a mut [f32],
+    /// Scores of exact tokens.
     pub(crate) runs: &'a mut [f32],
+    /// Weighted sums of one part, \[row]\[value width].
     pub(crate) part: &'a mut [f32],
+    /// Weighted sums of all pages, \[row]\[value width].
     pub(crate) paged: &'a mut [f32],
+    /// Weighted sums of all exact tokens, \[row]\[value width].
     pub(crate) exact: &'a mut [f32],
 }
 
