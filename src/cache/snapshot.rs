@@ -1,7 +1,19 @@
-//! A layer as bytes, to keep and to move: `docs/formats.md` has the table.
+//! Snapshots: a layer as bytes. `docs/formats.md` defines every byte.
 //!
-//! Everything is little-endian. Each section (header, exact tokens, every page) is followed by its CRC-32. Loading
-//! checks everything before the cache changes, and trusts no length.
+//! Everything is little-endian. A CRC-32 follows each section: header, exact tokens, every page.
+//!
+//! ```text
+//!  layer   "octalayr" version configuration state pages │ CRC │ exact tokens │ CRC │ page │ CRC │ page │ CRC │ …
+//!
+//!  exact tokens, for each head:
+//!          sinks K │ sinks V │ ring K │ ring V │ balance │ prefix centre
+//!                              from `kept` to `next`, so bytes do not depend on where the ring begins
+//!
+//!  cache   "octacach" version layers │ length │ layer 0 │ length │ layer 1 │ …
+//!  page    "octapage" version fingerprint │ balances and prefix centres │ page │ CRC
+//! ```
+//!
+//! Loading trusts no length, and checks everything before the cache changes.
 
 use super::layout::{Head, Layout};
 use super::storage::Storage;
@@ -21,19 +33,20 @@ pub(crate) use heap::check_memory;
 mod stream;
 
 const LAYER: &[u8; 8] = b"octalayr";
-/// Of a layer whose codecs have no spec: nothing loads it.
+/// Marks a layer whose codecs have no spec. No function loads it.
 const OWN_CODECS: &[u8; 8] = b"octaown\0";
 const PAGE: &[u8; 8] = b"octapage";
 const VERSION: u32 = 3;
 
-/// Why a page cannot become one of a cache that has decided.
+/// The error of a page whose balance or prefix centre differs from that of the cache.
 pub(crate) const OTHER_BALANCE: &str = "a page with another balance or prefix centre than this cache's";
 
+/// Returns the error of a snapshot: the byte offset, and what is wrong there.
 pub(crate) fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
     Err(Error::Snapshot { at, why })
 }
 
-/// Calls `write` with pieces, and keeps the checksum.
+/// Writes pieces by calling `write`, and computes the checksum of the section.
 pub(crate) struct Writer<'a> {
     write: &'a mut dyn FnMut(&[u8]),
     crc: crc32fast::Hasher,
@@ -57,17 +70,19 @@ impl<'a> Writer<'a> {
         self.bytes(&(value as u64).to_le_bytes());
     }
 
-    /// Ends a section.
+    /// Ends a section: writes its checksum.
     pub(crate) fn checksum(&mut self) {
         let crc = core::mem::take(&mut self.crc).finalize();
         (self.write)(&crc.to_le_bytes());
     }
 }
 
-/// Bytes that may be anything.
+/// Reads untrusted bytes.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
+    /// Offset of the next byte.
     pub(crate) at: usize,
+    /// Offset of the section's first byte.
     section: usize,
 }
 
@@ -76,6 +91,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, section: 0 }
     }
 
+    /// Skips `count` bytes, and begins a section after them.
     #[cfg(feature = "alloc")]
     pub(crate) fn skip(&mut self, count: usize) -> Result<(), Error> {
         self.take(count)?;
@@ -83,9 +99,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// Returns the next `count` bytes.
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Error> {
         let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
-        let Some(end) = end else { return damaged(self.at, "the bytes end here") };
+        let Some(end) = end else { return damaged(self.at, "the bytes are cut off here") };
         let taken = &self.bytes[self.at..end];
         self.at = end;
         Ok(taken)
@@ -99,24 +116,27 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(self.array()?) as usize)
     }
 
+    /// Reads a number that is at most [`MAX_POSITION`].
     pub(crate) fn u64(&mut self) -> Result<usize, Error> {
         let at = self.at;
         match usize::try_from(u64::from_le_bytes(self.array()?)) {
             Ok(value) if value <= MAX_POSITION => Ok(value),
-            _ => damaged(at, "a number beyond what this machine can hold"),
+            _ => damaged(at, "a number that is too large for this machine"),
         }
     }
 
+    /// Ends a section: reads its checksum and compares it with the bytes.
     pub(crate) fn checksum(&mut self) -> Result<(), Error> {
         let computed = crc32fast::hash(&self.bytes[self.section..self.at]);
         let at = self.at;
         if u32::from_le_bytes(self.array()?) != computed {
-            return damaged(at, "the checksum of the bytes before it is another one");
+            return damaged(at, "the checksum does not match the bytes before it");
         }
         self.section = self.at;
         Ok(())
     }
 
+    /// Reads a spec as text, after its length.
     pub(crate) fn spec(&mut self) -> Result<CodecSpec, Error> {
         let length = self.u32()?;
         let at = self.at;
@@ -128,7 +148,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The text of a spec, on the stack.
+/// A buffer on the stack for the text of a spec.
 struct Text {
     bytes: [u8; 256],
     len: usize,
@@ -143,9 +163,10 @@ impl Write for Text {
     }
 }
 
+/// Writes a spec as text, after its length.
 pub(crate) fn write_spec(writer: &mut Writer, spec: CodecSpec) {
     let mut text = Text { bytes: [0; 256], len: 0 };
-    // The longest spec has half as many characters.
+    // This cannot fail: the longest spec has half as many characters.
     let _ = write!(text, "{spec}");
     writer.u32(text.len);
     writer.bytes(&text.bytes[..text.len]);
@@ -211,7 +232,7 @@ impl State {
         writer.u32(usize::from(self.calibrated));
     }
 
-    /// Reads a state that a layer of this configuration can be in.
+    /// Reads a state, and checks that a layer of this configuration can be in it.
     fn read(reader: &mut Reader, layout: &Layout, config: &LayerConfig) -> Result<Self, Error> {
         let at = reader.at;
         let [next, start, kept, place] = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
@@ -234,8 +255,15 @@ impl State {
     }
 }
 
-/// The exact tokens' memory and what else a head has, piece by piece. Runs of a window do not depend on where its ring
-/// begins.
+/// Calls `piece` with each piece of the front that a snapshot stores, in order, and with what it may contain.
+///
+/// The rows of the ring come in the order of their positions, so that bytes do not depend on where the ring begins:
+///
+/// ```text
+///  ring       │ second piece │ free │ first piece │
+///             0                     place         ring
+///  snapshot   │ first piece │ second piece │
+/// ```
 fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usize>, Piece)) {
     let sinks = state.next.min(layout.sinks);
     let window = state.in_ring();
@@ -249,28 +277,29 @@ fn front_pieces(layout: &Layout, state: &State, mut piece: impl FnMut(Range<usiz
         piece(layout.window_values(head, state.place, first), Piece::Floats);
         piece(layout.window_values(head, 0, window - first), Piece::Floats);
         let closed = state.has_closed(layout);
-        piece(layout.balance(head), if closed || state.calibrated { balance } else { Piece::Open });
-        piece(layout.prefix(head), if closed { Piece::Floats } else { Piece::Open });
+        piece(layout.balance(head), if closed || state.calibrated { balance } else { Piece::Undecided });
+        piece(layout.prefix(head), if closed { Piece::Floats } else { Piece::Undecided });
     }
 }
 
-/// What a piece of the front may hold.
+/// Says what a piece of the front may contain.
 #[derive(Clone, Copy)]
 pub(crate) enum Piece {
-    /// Finite f16.
+    /// Finite f16 values.
     Floats,
     /// A head's balance.
     Balance(Balance),
-    /// Zeros: not decided yet.
-    Open,
+    /// Zeros, because it is not decided yet.
+    Undecided,
 }
 
 impl Piece {
+    /// Returns whether the bytes are valid for this piece.
     pub(crate) fn is_sound(self, bytes: &[u8]) -> bool {
         match self {
             Self::Floats => is_finite_f16(bytes),
             Self::Balance(balance) => balance.is_sound(bytes),
-            Self::Open => bytes.iter().all(|byte| *byte == 0),
+            Self::Undecided => bytes.iter().all(|byte| *byte == 0),
         }
     }
 }
@@ -278,7 +307,21 @@ impl Piece {
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Writes a snapshot by calling `write` with its pieces, in order.
     ///
-    /// Snapshots of layers with your own codecs cannot be loaded, as they do not identify the codec.
+    /// Snapshots of layers with your own codecs cannot be loaded, because they do not identify the codec.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};
+    ///
+    /// let config = LayerConfig::new(1, 64, 1000);
+    /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// layer.append(&[0.5; 64], &[0.25; 64], &mut vec![0.0; config.scratch_len(1)])?;
+    /// let mut snapshot = Vec::new();
+    /// layer.save(&mut |piece| snapshot.extend_from_slice(piece));
+    /// let mut other = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// other.load(&snapshot)?;
+    /// assert_eq!(other.tokens(), 1);
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn save(&self, write: &mut dyn FnMut(&[u8])) {
         let mut writer = Writer::new(write);
         writer.bytes(if self.own_codecs { OWN_CODECS } else { LAYER });
@@ -296,18 +339,24 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Loads a snapshot of a layer with the same configuration. The capacity may differ, and query heads are not in it.
+    /// Loads a snapshot of a layer with the same configuration, in place of the present tokens.
+    ///
+    /// The capacity may differ. A snapshot does not contain the number of query heads, so this layer keeps its own.
+    /// [`save`](Self::save) has an example.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for bytes that are no such snapshot, are damaged or cut off; [`Error::Full`]. The cache is
-    /// then as it was.
+    /// * [`Error::Snapshot`] for bytes that are damaged, cut off, or no snapshot of such a layer.
+    /// * [`Error::Full`] if the tokens do not fit the capacity.
+    /// * [`Error::Unsupported`] if this layer has your own codecs.
+    ///
+    /// The layer is then as it was.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.read(bytes, false)?;
         self.clear();
         self.read(bytes, true)
     }
 
-    /// `Ok` unless the codecs are other ones than the configuration names.
+    /// Checks that the configuration names the codecs.
     pub(crate) fn check_codecs(&self) -> Result<(), Error> {
         if self.own_codecs {
             return Err(Error::Unsupported { why: "a codec without a spec has no snapshots" });
@@ -315,6 +364,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
+    /// Checks a snapshot. With `apply`, it also copies the snapshot's tokens into an empty layer.
     fn read(&mut self, bytes: &[u8], apply: bool) -> Result<(), Error> {
         self.check_codecs()?;
         let layout = self.layout;
@@ -322,7 +372,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let config = read_header(&mut reader)?;
         let LayerConfig { capacity, query_heads, .. } = self.config;
         if (LayerConfig { capacity, query_heads, ..config }) != self.config {
-            return damaged(12, "a cache of another configuration");
+            return damaged(12, "a snapshot of a layer with another configuration");
         }
         let state = State::read(&mut reader, &layout, &self.config)?;
         let pages = reader.u64()?;
@@ -355,7 +405,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             }
         }
         if reader.at != bytes.len() {
-            return damaged(reader.at, "bytes behind the end");
+            return damaged(reader.at, "more bytes behind the end");
         }
         if apply {
             self.store.commit(pages);
@@ -364,6 +414,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
+    /// Checks a piece of the front. With `apply`, it also copies the piece.
     fn read_piece(
         &mut self,
         reader: &mut Reader,
@@ -374,7 +425,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let at = reader.at;
         let bytes = reader.take(piece.len())?;
         if !kind.is_sound(bytes) {
-            return damaged(at, "a value that is not finite, or a balance that does not go with the pages");
+            return damaged(at, "a value that is not finite, or an invalid balance");
         }
         if apply {
             self.store.front_mut()[piece].copy_from_slice(bytes);
@@ -382,22 +433,24 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// What a page's bytes depend on, apart from the balance, the prefix centre and the page: codecs and shape.
+    /// Returns a checksum of the part of the configuration that the bytes of pages depend on: codecs and shape.
     fn fingerprint(&self) -> u32 {
         let mut ignore = |_: &[u8]| {};
         let mut writer = Writer::new(&mut ignore);
-        let aside =
+        let shape =
             LayerConfig { sink_tokens: 0, recent_window: 0, max_rollback: 0, capacity: 0, ..self.config };
-        LayerConfig { sliding_window: None, ..aside }.write(&mut writer);
+        LayerConfig { sliding_window: None, ..shape }.write(&mut writer);
         writer.crc.finalize()
     }
 
-    /// Writes one page alone, to be sent to a cache of the same configuration. Sinks, windows, rollback and capacity may differ.
+    /// Writes one page by calling `write` with its pieces, for another cache.
     ///
-    /// The bytes have the balance and the prefix centre of the page. There are `stats().paged_tokens / page` pages.
+    /// The other cache must have the same configuration. Only sinks, windows, rollback and capacity may differ. The
+    /// bytes include the balance and the prefix centre of the page. There are `stats().paged_tokens / page` pages.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a page that is not there, [`Error::Unsupported`] for codecs of one's own.
+    /// * [`Error::Missing`] for a page that is out of range.
+    /// * [`Error::Unsupported`] if this layer has your own codecs.
     pub fn save_page(&self, index: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         self.check_codecs()?;
         if index >= self.store.pages() {
@@ -416,39 +469,46 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Adds a page from [`save_page`](Self::save_page) behind the others. The exact window must be empty, and the
-    /// page's position not before its own; the next token comes after the page. A layer that has decided nothing yet takes
-    /// over the page's balance and prefix centre; another must have the same. A rollback behind the page's end decodes it.
-    /// Pages that a sliding window no longer shows are dropped, as when tokens are appended.
+    /// Adds a page from [`save_page`](Self::save_page) after the other pages.
+    ///
+    /// The window must be empty, and the page must not begin before the window's position. The next token follows the
+    /// page. A layer without closed pages takes over the page's balance and prefix centre. Any other layer must have
+    /// the same ones, and so must a layer with a calibrated balance.
+    ///
+    /// A rollback into the page decodes it. Pages that a sliding window no longer shows are dropped, as in an append.
     ///
     /// # Errors
-    /// [`Error::Snapshot`], [`Error::Full`]; the cache is then as it was.
+    /// * [`Error::Snapshot`] for damaged bytes, and for a page that does not fit this layer or its tokens.
+    /// * [`Error::Full`] if the page does not fit the capacity.
+    /// * [`Error::Unsupported`] if this layer has your own codecs.
+    ///
+    /// The layer is then as it was.
     pub fn load_page(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.check_codecs()?;
         let layout = self.layout;
         let mut reader = Reader::new(bytes);
         if reader.array()? != *PAGE || reader.u32()? != VERSION as usize {
-            return damaged(0, "no page, or one of another version");
+            return damaged(0, "this is no page, or a page of another version");
         }
         if reader.u32()? != self.fingerprint() as usize {
-            return damaged(12, "a page of a cache with another configuration");
+            return damaged(12, "a page of a layer with another configuration");
         }
         let front = reader.at;
         self.check_decided(&mut reader)?;
         let page = read_page(&mut reader, &layout)?;
         reader.checksum()?;
         if reader.at != bytes.len() {
-            return damaged(reader.at, "bytes behind the end");
+            return damaged(reader.at, "more bytes behind the end");
         }
         if position(page) < self.state.start {
-            return damaged(front, "a page that does not follow this cache's tokens");
+            return damaged(front, "the page does not follow this layer's tokens");
         }
         let plan = self.check_follows(front, position(page), 1)?;
         reader.at = front;
         self.adopt(&mut reader, [page].into_iter(), &plan)
     }
 
-    /// Reads each head's balance and prefix centre: `Ok` if they are those of this layer, or can become them.
+    /// Reads each head's balance and prefix centre, and checks that this layer has the same or has not decided.
     pub(crate) fn check_decided(&self, reader: &mut Reader) -> Result<(), Error> {
         let (balanced, closed) = (self.is_balanced(), self.state.has_closed(&self.layout));
         for [(balance, kind), (prefix, floats)] in self.layout.decided_pieces() {
@@ -462,15 +522,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// What adding so many pages does, the first of them at position `start`: the window must be empty, and there must be room.
+    /// Plans to add `pages` pages, the first of them at position `start`. The window must be empty.
     pub(crate) fn check_follows(&self, at: usize, start: usize, pages: usize) -> Result<Plan, Error> {
         if self.state.next != self.state.start {
-            return damaged(at, "a page that does not follow this cache's tokens");
+            return damaged(at, "the page does not follow this layer's tokens");
         }
         self.standing(|standing| standing.plan_pages(start, pages))
     }
 
-    /// Adds pages that have been checked, with the balance and the prefix centre that they were encoded with.
+    /// Adds checked pages, and the balance and the prefix centre that they were encoded with.
+    ///
+    /// Pages get the positions that the plan gives them, whatever positions their bytes contain.
     pub(crate) fn adopt<'a>(
         &mut self,
         decided: &mut Reader,
@@ -496,17 +558,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 }
 
 impl Layout {
-    /// Each head's balance and prefix centre.
+    /// Returns the range of each head's balance and of its prefix centre, and what they may contain.
     pub(crate) fn decided_pieces(self) -> impl Iterator<Item = [(Range<usize>, Piece); 2]> {
         let balance = Piece::Balance(self.balance);
         (0..self.heads).map(move |head| [(self.balance(head), balance), (self.prefix(head), Piece::Floats)])
     }
 }
 
-/// The magic, the version and the configuration.
+/// Reads the magic, the version and the configuration.
 fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
     if reader.array()? != *LAYER {
-        return damaged(0, "no snapshot of a layer");
+        return damaged(0, "this is no snapshot of a layer");
     }
     if reader.u32()? != VERSION as usize {
         return damaged(8, "a snapshot of another version");
@@ -514,7 +576,7 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
     LayerConfig::read(reader)
 }
 
-/// The first section: the configuration, where the tokens are, and the number of pages.
+/// Reads the first section: the configuration, the state, and the number of pages.
 #[cfg(feature = "std")]
 fn read_outline(reader: &mut Reader) -> Result<(LayerConfig, State, usize), Error> {
     let config = read_header(reader)?;
@@ -524,7 +586,7 @@ fn read_outline(reader: &mut Reader) -> Result<(LayerConfig, State, usize), Erro
     Ok((config, state, pages))
 }
 
-/// A page whose lengths and centres are sound.
+/// Reads a page, and checks its position, lengths, centres and norms.
 pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<&'a [u8], Error> {
     let at = reader.at;
     let head = reader.take(layout.header)?;
@@ -532,7 +594,7 @@ pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<
     reader.at = at;
     let page = reader.take(length)?;
     let position = u64::from_le_bytes(page.first_chunk().copied().unwrap_or_default());
-    // A page ends before the last position.
+    // A page ends at or before the largest position.
     if position > (MAX_POSITION - layout.page) as u64 || !layout.is_sound(page) {
         return damaged(at, "a page whose lengths do not add up");
     }

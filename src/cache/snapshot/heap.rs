@@ -1,4 +1,4 @@
-//! Snapshots of all layers, in memory.
+//! Snapshots of all layers in memory.
 
 use super::*;
 use crate::cache::layers::{KvCache, SharedLayer};
@@ -7,28 +7,31 @@ use alloc::vec::Vec;
 
 pub(super) const CACHE: &[u8; 8] = b"octacach";
 
-/// The magic and the version of a cache; its number of layers.
+/// Reads the magic and the version of a cache, and returns its number of layers.
 pub(super) fn read_cache_header(reader: &mut Reader) -> Result<usize, Error> {
     if reader.array()? != *CACHE || reader.u32()? != VERSION as usize {
-        return damaged(0, "no snapshot of a cache, or one of another version");
+        return damaged(0, "this is no snapshot of a cache, or a snapshot of another version");
     }
     reader.u32()
 }
 
-/// `Ok` unless codecs and exact windows dwarf the bytes that ask for them: a few hundred bytes a layer must not become gigabytes.
-/// Codecs cost time and memory when they are built. Windows are zeros until tokens come, so that an empty cache may have more.
+/// Checks that the memory of codecs and exact windows is in proportion to the `bytes` of the snapshot at `at`.
+///
+/// A few hundred bytes a layer must not become gigabytes. Codecs cost time and memory when they are built, so they may
+/// take 16 MiB plus 256 times the bytes. Windows are zeros until tokens are appended, so codecs and windows together may
+/// take 256 MiB plus 256 times the bytes.
 pub(crate) fn check_memory(codecs: usize, windows: usize, bytes: usize, at: usize) -> Result<(), Error> {
     let allowed = bytes.saturating_mul(256);
     if codecs > allowed.saturating_add(1 << 24) {
-        return damaged(at, "random matrices and sets of its codecs, far larger than the bytes");
+        return damaged(at, "its codecs need far more memory than the bytes justify");
     }
     if codecs.saturating_add(windows) > allowed.saturating_add(1 << 28) {
-        return damaged(at, "exact windows far larger than the bytes");
+        return damaged(at, "its exact windows need far more memory than the bytes justify");
     }
     Ok(())
 }
 
-/// What layers take before they have read anything: their codecs, and their exact windows.
+/// Counts the bytes of memory of empty layers: their codecs and their exact windows.
 #[derive(Default)]
 pub(super) struct Empty {
     codecs: usize,
@@ -36,7 +39,7 @@ pub(super) struct Empty {
 }
 
 impl Empty {
-    /// Adds a layer of this configuration, which stands at `at`, to those of a snapshot of so many bytes.
+    /// Adds a layer of this configuration, which stands at offset `at` of a snapshot of `bytes` bytes.
     pub(super) fn add(&mut self, config: &LayerConfig, bytes: usize, at: usize) -> Result<(), Error> {
         let LayerConfig { keys, values, key_dim, value_dim, .. } = *config;
         let codecs = keys.memory_bytes(key_dim).saturating_add(values.memory_bytes(value_dim));
@@ -50,13 +53,16 @@ impl SharedLayer {
     /// Creates the layer that a snapshot describes.
     ///
     /// # Errors
-    /// As [`load`](Self::load). [`Error::Snapshot`] also for an exact window or codecs whose memory would dwarf the snapshot:
-    /// make that cache first, and load into it.
+    /// * Errors of [`load`](Self::load).
+    /// * [`Error::Snapshot`] if an exact window or codecs need far more memory than the snapshot has bytes. In this
+    ///   case,
+    ///   create the layer yourself, and [`load`](Self::load) the snapshot.
+    /// * Errors of [`on_heap`](Self::on_heap).
     pub fn from_snapshot(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let config = read_header(&mut Reader::new(bytes))?;
         let layout = Layout::new(&config);
         if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
-            return damaged(12, "an exact window far larger than the snapshot");
+            return damaged(12, "its exact window needs far more memory than the bytes justify");
         }
         Empty::default().add(&config, bytes.len(), 12)?;
         let mut layer = Self::on_heap(&config, backend)?;
@@ -85,13 +91,19 @@ impl KvCache {
 
     /// Creates the cache that a snapshot describes.
     ///
+    /// Snapshots do not contain the number of query heads. [`set_query_heads`](Self::set_query_heads) sets it, and has
+    /// an example.
+    ///
     /// # Errors
-    /// [`Error::Snapshot`], also for exact windows and codecs whose memory would dwarf the snapshot: make that cache first, and
-    /// load each layer into it. What [`KvCache::new`] refuses.
+    /// * [`Error::Snapshot`] for bytes that are damaged, cut off, or no snapshot of a cache.
+    /// * [`Error::Snapshot`] if exact windows and codecs need far more memory than the snapshot has bytes. In this
+    ///   case,
+    ///   create the cache yourself, and load each layer.
+    /// * Errors of [`KvCache::new`].
     pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let mut reader = Reader::new(bytes);
         let (mut layers, mut memory) = (Vec::new(), Empty::default());
-        // Nothing is built before all headers are known.
+        // Check all headers before any layer is built.
         for _ in 0..read_cache_header(&mut reader)? {
             let length = reader.u64()?;
             let (at, layer) = (reader.at, reader.take(length)?);
@@ -99,7 +111,7 @@ impl KvCache {
             layers.push(layer);
         }
         if reader.at != bytes.len() {
-            return damaged(reader.at, "bytes behind the end");
+            return damaged(reader.at, "more bytes behind the end");
         }
         let layers = layers.into_iter().map(|layer| SharedLayer::from_snapshot(layer, backend));
         Ok(Self::from_layers(layers.collect::<Result<_, Error>>()?))

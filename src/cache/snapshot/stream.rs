@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use std::io::{self, ErrorKind, Read, Write};
 
 impl KvCache {
-    /// Writes a snapshot to a writer. It needs memory for one layer at a time.
+    /// Writes a snapshot of all layers to a writer. It needs memory for one layer's snapshot at a time.
     ///
     /// ```
     /// # use octaplex::{Backend, KvCache, LayerConfig};
@@ -22,7 +22,7 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// Those of `writer`, which then has a part of the snapshot.
+    /// Errors of `writer`. It has then received a part of the snapshot.
     pub fn save_to(&self, writer: &mut impl Write) -> io::Result<()> {
         writer.write_all(CACHE)?;
         writer.write_all(&VERSION.to_le_bytes())?;
@@ -37,13 +37,16 @@ impl KvCache {
         Ok(())
     }
 
-    /// Reads what [`save_to`](Self::save_to) wrote, and nothing behind it. It needs memory for one layer at a time.
+    /// Creates the cache that a reader's snapshot describes. [`save_to`](Self::save_to) has an example.
     ///
-    /// Each section is checked before the next one is read, so wrong lengths are refused after some kilobytes.
+    /// It reads no byte after the snapshot, and needs memory for one layer's snapshot at a time. Each section is
+    /// checked before the next one is read. So a wrong length is an error after some kilobytes.
     ///
     /// # Errors
-    /// Those of `reader`; [`ErrorKind::InvalidData`] with the [`Error`] of [`load`](Self::load), whose offsets are
-    /// counted from the start of a layer.
+    /// * Errors of `reader`.
+    /// * [`ErrorKind::InvalidData`] with an [`Error`] of [`load`](Self::load). Its offsets are counted from the start
+    ///   of a
+    ///   layer.
     pub fn load_from(reader: &mut impl Read, backend: Backend) -> io::Result<Self> {
         let mut head = [0; 16];
         reader.read_exact(&mut head)?;
@@ -67,23 +70,24 @@ fn refused(error: Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// The most bytes of a layer's header: all its numbers, and two specs as long as [`Reader::spec`] reads them.
+/// The largest number of bytes of a layer's header: all its numbers, and two specs of the longest text that
+/// [`Reader::spec`] reads.
 const HEADER: usize = 12 + 52 + 2 * (4 + 4096) + 60 + 8 + CRC;
 
 /// Bytes of a checksum.
 const CRC: usize = 4;
 
-/// A layer's snapshot, as it comes.
+/// A layer's snapshot that is being read.
 struct Incoming<'a, R> {
     reader: &'a mut R,
-    /// Bytes that it is said to have.
+    /// Bytes of the snapshot, according to the length before it.
     length: usize,
-    /// Those that have come.
+    /// The bytes that have been read.
     bytes: Vec<u8>,
 }
 
 impl<R: Read> Incoming<'_, R> {
-    /// Reads all of it, while its sections are sound.
+    /// Reads the snapshot section by section, and stops at the first damaged one. Returns the configuration.
     fn read_layer(&mut self) -> io::Result<LayerConfig> {
         self.reader.by_ref().take(self.length.min(HEADER) as u64).read_to_end(&mut self.bytes)?;
         let mut header = Reader::new(&self.bytes);
@@ -101,22 +105,22 @@ impl<R: Read> Incoming<'_, R> {
             at = self.section(at, page)?;
         }
         if at != self.length {
-            return damaged(at, "bytes behind the end").map_err(refused);
+            return damaged(at, "more bytes behind the end").map_err(refused);
         }
         Ok(config)
     }
 
-    /// Reads on until there are so many bytes.
+    /// Reads until there are `end` bytes.
     fn until(&mut self, end: usize) -> io::Result<()> {
         let missing = end.min(self.length).saturating_sub(self.bytes.len());
         self.reader.by_ref().take(missing as u64).read_to_end(&mut self.bytes)?;
         if self.bytes.len() < end {
-            return damaged(self.bytes.len(), "the bytes end here").map_err(refused);
+            return damaged(self.bytes.len(), "the bytes are cut off here").map_err(refused);
         }
         Ok(())
     }
 
-    /// Reads a section of so many bytes and its checksum; where the next one begins.
+    /// Reads a section of `length` bytes at `at` and its checksum. Returns where the next section begins.
     fn section(&mut self, at: usize, length: usize) -> io::Result<usize> {
         let end = at.saturating_add(length).saturating_add(CRC);
         self.until(end)?;
