@@ -1,4 +1,18 @@
-//! How tokens come in: the exact window, and pages that close behind it.
+//! Appends tokens: to the window, and to pages that close behind it.
+//!
+//! An append is planned first, then pages are encoded, and only then the layer changes:
+//!
+//! ```text
+//!  before   sinks │ page A │ page B │ window            │
+//!                          kept     start               next
+//!  append                                               │ count tokens│
+//!  after    sinks │        │ page B │ page C │ page D │ window       │
+//!                          floor             kept     start          next
+//! ```
+//!
+//! Pages C and D close. Their rows come from the ring and from the appended tokens. Page A is evicted, because it is
+//! behind the sliding window. If a long append moves the sliding window past
+//! pages that would close, these pages are skipped: they are not even encoded.
 
 use super::encode::{Encoder, page_error};
 use super::layout::Layout;
@@ -13,41 +27,42 @@ use crate::stream::Role;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// What an append will do.
+/// Says what an append will change.
 pub(crate) struct Plan {
-    /// Tokens given.
+    /// Number of appended tokens.
     pub(crate) count: usize,
-    /// The position after the last.
+    /// Position after the last appended token.
     pub(crate) next: usize,
-    /// Pages that close.
+    /// Number of pages that close.
     pub(crate) closing: usize,
-    /// How many of these no query will see, also after the longest rollback, so that they are not even encoded.
+    /// Number of closing pages that no query will see, even after the longest rollback. They are not encoded.
     pub(crate) skipped: usize,
-    /// Pages that no query will see any more, also after the longest rollback.
+    /// Number of old pages that no query will see any more, even after the longest rollback.
     pub(crate) evicted: usize,
-    /// The position before which nothing will be seen any more.
+    /// Position before which all tokens are dropped, sinks aside.
     pub(crate) floor: usize,
-    /// The first position whose row stays in the ring.
+    /// Position of the first token whose row stays in the ring.
     pub(crate) kept: usize,
 }
 
-/// Where a layer stands before tokens come or go, on the CPU or on a GPU.
+/// Describes a layer's tokens before a change, on the CPU or on a GPU. Its methods plan the change.
 pub(crate) struct Standing<'a> {
     pub(crate) config: &'a LayerConfig,
     pub(crate) state: &'a State,
+    /// Number of pages.
     pub(crate) pages: usize,
-    /// The first position of a page.
+    /// Returns the position of a page's first token.
     pub(crate) position: &'a dyn Fn(usize) -> usize,
 }
 
-/// Keys or values.
+/// The appended keys or values, and where they lie in the ring.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     input: Grid<'a>,
     window: fn(&Layout, usize, usize, usize) -> Range<usize>,
 }
 
-/// The exact window, and what is being appended to it.
+/// The window, to which rows are being appended.
 struct Window<'a> {
     layout: &'a Layout,
     state: &'a State,
@@ -56,22 +71,22 @@ struct Window<'a> {
 }
 
 impl Standing<'_> {
-    /// What appending so many tokens does.
+    /// Plans to append `count` tokens.
     ///
     /// # Errors
-    /// [`Error::Full`].
+    /// [`Error::Full`] if the capacity is too small.
     pub(crate) fn plan(&self, count: usize) -> Result<Plan, Error> {
         let (config, state, page) = (self.config, self.state, self.config.page);
         let next = state.next.saturating_add(count);
         if next > MAX_POSITION {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
-        // The layer may go back to here, and no further: these pages are closed for good.
+        // A bit-exact rollback reaches back to here. Pages that are closed there never open again.
         let back = next.saturating_sub(config.max_rollback);
         let kept = state.kept + config.closed(state.kept, back) * page;
         let [closing, skipped, evicted, held] = self.counts(next);
-        // What comes one by one is never more than the capacity: nor is it at once, where there would be most, before a page is
-        // dropped that no query sees any longer, or one that none would see is closed.
+        // Tokens appended one by one would hold the most tokens just before the last page is dropped, and just before
+        // the last page closes. An append of all of them must fail if one of these peaks exceeds the capacity.
         let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
         let peaks = [behind, config.recent_window].map(|behind| {
             let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
@@ -86,11 +101,12 @@ impl Standing<'_> {
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept })
     }
 
-    /// What adding so many closed pages does, the first of them at `start`, when the window is empty. Pages that the sliding
-    /// window no longer shows then are dropped, new ones as well.
+    /// Plans to add `closing` closed pages, the first of them at position `start`. The window is empty.
+    ///
+    /// Pages that the sliding window then no longer shows are dropped, new ones as well.
     ///
     /// # Errors
-    /// [`Error::Full`].
+    /// [`Error::Full`] if the capacity is too small.
     pub(crate) fn plan_pages(&self, start: usize, closing: usize) -> Result<Plan, Error> {
         let (config, page) = (self.config, self.config.page);
         let count = closing.saturating_mul(page);
@@ -99,7 +115,7 @@ impl Standing<'_> {
             return Err(Error::Full { capacity: MAX_POSITION, needed: next });
         }
         let [skipped, evicted] = self.unseen(next, start, closing);
-        // Memory for pages is what sinks and the exact window leave.
+        // Pages may use the capacity that sinks and the recent window do not reserve.
         let pages = self.pages - evicted + closing - skipped;
         let exact = config.sink_tokens + config.recent_window;
         let needed = pages.saturating_mul(page).saturating_add(exact);
@@ -110,7 +126,8 @@ impl Standing<'_> {
         Ok(Plan { count, next, closing, skipped, evicted, floor, kept: next })
     }
 
-    /// The position before which nothing is seen any more, without so many new pages, from `start` on, and so many old ones.
+    /// Returns the position before which all tokens are dropped, if `skipped` new pages from position `start` on and
+    /// `evicted` old pages are.
     fn floor(&self, start: usize, skipped: usize, evicted: usize) -> usize {
         match (skipped, evicted) {
             (0, 0) => self.state.floor,
@@ -119,11 +136,12 @@ impl Standing<'_> {
         }
     }
 
-    /// When the next position is `next`: pages that no query will see any more, also after the longest rollback. Of so many new
-    /// ones from `start` on, and of the old ones.
+    /// Counts the pages that no query sees once the next position is `next`, even after the longest rollback.
+    ///
+    /// Returns their number among `closing` new pages from position `start` on, and among the old pages.
     fn unseen(&self, next: usize, start: usize, closing: usize) -> [usize; 2] {
         let (config, page) = (self.config, self.config.page);
-        // Queries from then on see positions from here on.
+        // Queries see no position before this one.
         let visible = config
             .sliding_window
             .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
@@ -133,8 +151,10 @@ impl Standing<'_> {
         [skipped, evicted]
     }
 
-    /// When the next position is `next`: pages that close, those of them that no query will see, old ones that none will, and
-    /// tokens that the layer then holds.
+    /// Counts what an append up to position `next` changes.
+    ///
+    /// Returns the number of pages that close, of those among them that no query sees, of old pages that no query sees,
+    /// and of tokens that the layer then holds.
     fn counts(&self, next: usize) -> [usize; 4] {
         let (config, page, start) = (self.config, self.config.page, self.state.start);
         let window = next.saturating_sub(start);
@@ -147,7 +167,14 @@ impl Standing<'_> {
 }
 
 impl Window<'_> {
-    /// Rows of tokens from position `start` on, from the window and from what is being appended.
+    /// Copies the rows from position `start` on, first from the ring and then from the appended rows.
+    ///
+    /// ```text
+    ///            start            state.next
+    ///  ring   ……│ old rows       │
+    ///  input                     │ appended rows ……
+    ///  rows     │ from_window    │ from_input │
+    /// ```
     fn gather(&self, side: Side, head: usize, start: usize, rows: &mut [f32]) {
         let (layout, state, dim) = (self.layout, self.state, side.input.width);
         let count = rows.len() / dim;
@@ -164,16 +191,22 @@ impl Window<'_> {
 }
 
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
-    /// Adds tokens. Keys and values are \[kv_heads]\[tokens]\[width], in f32, f16 or bf16; [`Rows`] gives other orders.
+    /// Appends tokens.
     ///
-    /// Tokens appended one by one or many at a time give the same bytes. `scratch` has
-    /// [`scratch_len`](crate::LayerConfig::scratch_len) values.
+    /// Keys and values are \[kv_heads]\[tokens]\[width], in f32, f16 or bf16. [`Rows`] describes other orders. Tokens
+    /// appended one by one or many at a time give the same bytes. `scratch` has as many values as
+    /// [`scratch_len`](crate::LayerConfig::scratch_len) returns. [`LayerCache`](crate::cache::LayerCache) has an
+    /// example.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Row`] for values that f16 cannot hold, or rows whose norm the codec cannot (where keys
-    /// are centred, twice their norm: it ends below 32,752 for most); [`Error::Page`] where a page that closes holds such
-    /// rows close to that end; [`Error::Rows`]; [`Error::Length`] for scratch.
-    /// The cache is then as it was.
+    /// * [`Error::Full`] if the tokens do not fit the capacity.
+    /// * [`Error::Row`] for values that f16 cannot hold, and for rows whose norm the codec cannot hold. Where keys are
+    ///   centred, the codec must hold twice the norm, so most codecs need norms below 32,752.
+    /// * [`Error::Page`] if a page that closes cannot be encoded, because its rows are close to these limits.
+    /// * [`Error::Rows`] for keys or values of the wrong length.
+    /// * [`Error::Length`] if `scratch` is too short.
+    ///
+    /// The layer is then as it was.
     pub fn append<'a>(
         &mut self,
         keys: impl Into<Rows<'a>>,
@@ -217,9 +250,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Window { layout: &self.layout, state: &self.state, backend: self.backend, front: self.store.front() }
     }
 
-    /// Refuses rows that their codec cannot encode now, when they come, and not when their page closes. Centred rows
-    /// are tried twice as long: a page's mean may point the other way. (A page may still refuse, near the end of f16,
-    /// where its codec fits a difference of rows much worse than the rows.)
+    /// Checks that the codec can encode all appended rows. So an error comes with the append, not when the page closes.
+    ///
+    /// Centred rows are checked at twice their length, because a page's mean may point the other way. A page may still
+    /// fail near the end of f16, if its codec fits a difference of rows much worse than the rows.
     fn try_rows(
         &self,
         what: &'static str,
@@ -241,7 +275,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             }
             let bound = surely_short(centred, least);
             for token in 0..tokens {
-                // Most rows are far from the bound: f16, which adds less than a hundredth to a square, need not be asked.
+                // Most rows are far from the bound. Rounding to f16 adds less than a hundredth to the square, so skip
+                // it.
                 if let Some(raw) = side.input.f32_row(head, token)
                     && self.backend.dot(raw, raw) < 0.99 * bound
                 {
@@ -257,7 +292,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Encodes the pages that close, behind the others, and then makes them part of the cache.
+    /// Encodes the pages that close, then adds them to the layer and drops the evicted ones.
+    ///
+    /// The layer does not change if a page cannot be encoded.
     fn close(&mut self, plan: &Plan, keys: Side, values: Side, scratch: &mut [f32]) -> Result<(), Error> {
         let layout = self.layout;
         let needed = layout.append_scratch();
@@ -271,8 +308,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.decide(keys, head, &mut balances[at.clone()], &mut prefixes[at], rows)?;
         }
         let pages = plan.closing - plan.skipped;
-        // Where the new pages have no room beside those they replace, they are encoded twice: the first time to see
-        // that nothing is refused.
+        // If memory cannot hold the new pages beside the pages that they replace, encode each page twice: first into
+        // the spare slot, to find errors, and then, once the old pages are gone, into its own slot.
         let fits = pages <= self.store.free();
         for dry in [true, false] {
             if dry && fits {
@@ -304,7 +341,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.store.remove(0..plan.evicted);
         }
         self.store.commit(pages);
-        // What was decided before is written again, with the same bytes.
+        // If they were decided before, this writes the same bytes again.
         for head in 0..layout.heads {
             let at = head * layout.key_dim..(head + 1) * layout.key_dim;
             for (place, values) in [(layout.balance(head), &*balances), (layout.prefix(head), &*prefixes)] {
@@ -317,8 +354,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Reads a head's balance and prefix centre, or finds them from the keys that fill the window when the first page
-    /// closes: the same ones, whether they come one by one or in a prompt with thousands behind them.
+    /// Reads a head's balance and prefix centre. When the first page closes, computes them instead.
+    ///
+    /// They are computed from the first recent_window + page keys. These fill the window when the first page closes,
+    /// even if an append has thousands of tokens more. So the result does not depend on how many tokens a call appends.
     fn decide(
         &self,
         keys: Side,
@@ -366,7 +405,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         Ok(())
     }
 
-    /// Writes what stays exact: sinks, the tokens of the window, and those that a rollback may bring back to it.
+    /// Writes the rows that stay exact: sinks, the window, and rows of closed pages that a rollback may open again.
     fn write(&mut self, plan: &Plan, side: Side, sinks: fn(&Layout, usize, usize, usize) -> Range<usize>) {
         let (layout, state) = (self.layout, self.state);
         let front = self.store.front_mut();
@@ -383,32 +422,51 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         }
     }
 
-    /// Whether keys are divided by a balance that is decided.
+    /// Returns whether keys are divided by a balance that is decided.
     pub(crate) fn is_balanced(&self) -> bool {
         !self.layout.balance.is_none() && (self.state.calibrated || self.state.has_closed(&self.layout))
     }
 
-    /// Decides the balance of all heads from keys, \[kv_heads]\[tokens]\[width], and the queries that will meet such keys,
-    /// \[query heads]\[queries]\[width]: a prompt's, before they are appended. Without it the first page that closes decides it
-    /// from keys alone. Queries are worth it: they say which channels' errors count (`center.rs` has figures). Fewer than 32:
-    /// as from keys alone, but of these keys.
+    /// Decides the balance of all heads from keys and queries of a prompt, before they are appended.
     ///
-    /// Rollbacks leave this decision alone; [`clear`](Self::clear) forgets it.
+    /// `keys` are \[kv_heads]\[tokens]\[key width] and `queries` are \[query heads]\[queries]\[key width]. Without this
+    /// call, the first page that closes decides the balance from keys alone. Queries make results more accurate,
+    /// because they show which channels' errors count (`src/page/balance.rs` has a table). With fewer than 32 queries,
+    /// only `keys` count.
+    ///
+    /// Rollbacks keep this decision, and [`clear`](Self::clear) forgets it.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};
+    ///
+    /// let config = LayerConfig::new(1, 64, 1000);
+    /// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+    /// // 100 keys and 100 queries. The first channel of the keys has large values.
+    /// let row = |i: usize| (i % 7) as f32 - 3.0;
+    /// let keys: Vec<f32> = (0..100 * 64).map(|i| if i % 64 == 0 { 50.0 * row(i / 64) } else { row(i) }).collect();
+    /// let queries: Vec<f32> = (0..100 * 64).map(row).collect();
+    /// layer.calibrate(&keys, &queries)?;
+    /// assert_eq!(layer.stats().balanced_heads, 1);
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] in a layer that does not balance keys, or once a page has closed;
-    /// [`Error::Rows`], [`Error::Row`]. The layer is then as it was.
+    /// * [`Error::Unsupported`] if the layer does not balance keys, or if a page has closed.
+    /// * [`Error::Rows`] for keys or queries of the wrong length.
+    /// * [`Error::Row`] for values that f16 cannot hold.
+    ///
+    /// The layer is then as it was.
     pub fn calibrate(&mut self, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         let (layout, dim) = (self.layout, self.layout.key_dim);
         let refuse = |why| Err(Error::Unsupported { why });
         if layout.balance.is_none() {
             return refuse(
-                "this layer does not balance keys: set balance, and a codec that is not plain floats",
+                "this layer does not balance keys: set balance to true, and choose a codec other than f16, bf16 and f32",
             );
         }
         if self.state.has_closed(&layout) {
             return refuse(
-                "the balance is decided: keys are encoded with it; calibrate before the first page closes",
+                "the balance is already decided, and keys are encoded with it: calibrate before the first page closes",
             );
         }
         let mut each = [0; 2];
@@ -434,13 +492,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     }
 }
 
-/// Below such a square, a row can be encoded that is divided by a balance of at least so much.
+/// Returns a bound on the square of a row's norm, below which every codec can encode the row.
+///
+/// The row is divided by a balance whose magnitudes are at least `least`.
 pub(crate) fn surely_short(centred: bool, least: f32) -> f32 {
     let sure = if centred { 0.5 * SURE_NORM } else { SURE_NORM };
     sure * sure * (least * least)
 }
 
-/// Refuses a row that its codec cannot encode, divided by its balance, of which the least magnitude is given; the row changes.
+/// Checks that the codec can encode a row, which is first divided by its balance. The row changes.
+///
+/// `balance` is the balance and its least magnitude.
 pub(crate) fn try_row(
     backend: Kernels,
     codec: &dyn Codec,
@@ -461,7 +523,7 @@ pub(crate) fn try_row(
     Ok(())
 }
 
-/// Rows of all heads whose number is wrong.
+/// Returns the error of rows with the wrong number of values.
 pub(crate) fn rows_error(
     what: &'static str,
     heads: usize,
