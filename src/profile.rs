@@ -1,4 +1,4 @@
-//! Which layers of a model may lose more than others: a file, from which codecs follow for any number of bits.
+//! Profiles: how much each layer of a model may lose, and the codecs that follow for any number of bits.
 
 mod solve;
 mod text;
@@ -10,12 +10,14 @@ use alloc::vec::Vec;
 
 /// Says how much each layer of a model may lose, so that a cache spends its bits where they count.
 ///
-/// `octaplex calibrate` measures a model once and writes its profile, a small text. The profile then chooses codecs for any
-/// number of bits: [`KvCache::builder(..).profile(&profile).bits(2.2)`](crate::cache::KvCacheBuilder::profile). The choice is
-/// the same on every machine.
+/// `octaplex calibrate` measures a model once and writes its profile, a small text file. The profile then chooses
+/// codecs for any number of bits:
+/// [`KvCache::builder(..).profile(&profile).bits(2.2)`](crate::cache::KvCacheBuilder::profile). The choice is the same
+/// on every machine.
 ///
-/// The model behind it is a sum. A layer's keys, and its values, have a *sensitivity*: the divergence (KL, in nats) of the
-/// next token where they alone have the codec whose factor is 1. Another codec multiplies it by its *factor*.
+/// A profile estimates the divergence of the next token (KL, in nats) as a sum over the keys and the values of all
+/// layers. Each term is a *sensitivity* times a *factor*. The sensitivity is the divergence if only these keys or
+/// values are compressed, with the codec whose factor is 1. The factor compares another codec with it.
 ///
 /// ```
 /// use octaplex::{Error, KvCache, LayerConfig, Profile};
@@ -34,15 +36,15 @@ use alloc::vec::Vec;
 pub struct Profile {
     model: String,
     kv_heads: usize,
-    /// Widths of keys and of values.
+    /// The widths of keys and of values.
     dims: [usize; 2],
-    /// Codecs of keys and of values, with their factors.
+    /// The codecs of keys and of values, with their factors.
     curves: [Vec<(CodecSpec, Decimal)>; 2],
-    /// Sensitivities of each layer's keys and values.
+    /// The sensitivities of each layer's keys and values.
     layers: Vec<[Decimal; 2]>,
 }
 
-/// A number from 0 to 10,000, in billionths: sums and products of integers are the same on every machine.
+/// A number from 0 to 10,000 (excluded), in billionths. Sums and products of integers are the same on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Decimal(u64);
 
@@ -52,7 +54,7 @@ impl Decimal {
 
     fn new(value: f64) -> Option<Self> {
         let billionths = value * Self::ONE as f64 + 0.5;
-        // Not a number fails as well.
+        // NaN fails this test too.
         (value >= 0.0 && billionths < Self::END as f64).then_some(Self(billionths as u64))
     }
 
@@ -62,19 +64,24 @@ impl Decimal {
 }
 
 impl Profile {
-    /// The most layers of a cache.
+    /// The largest number of layers.
     const MOST_LAYERS: usize = 1 << 16;
-    /// The most codecs of a role.
+    /// The largest number of codecs of keys, and of codecs of values.
     const MOST_CODECS: usize = 64;
 
-    /// Creates a profile from what was measured: the factors of codecs for keys and for values, and the sensitivities of each
-    /// layer's keys and values.
+    /// Creates a profile from measurements.
     ///
-    /// Of `shape`, only the key/value heads and the widths count. Numbers are rounded to billionths.
+    /// `keys` and `values` are the codecs with their factors, and `layers` the sensitivities of each layer's keys and
+    /// values, in nats. `shape` gives the key/value heads and the widths; its other fields do not matter. Numbers are
+    /// rounded to billionths.
     ///
     /// # Errors
-    /// [`Error::Profile`] for numbers outside 0..10,000, for no or too many layers or codecs, for a name with control
-    /// characters or more than 200 bytes, and for codecs that this build lacks or that do not fit the width.
+    /// [`Error::Profile`] in these cases:
+    /// * a number is outside 0..10,000
+    /// * there are no or more than 65,536 layers, or no or more than 64 codecs of keys or of values
+    /// * the name has control characters, spaces around it, or more than 200 bytes
+    /// * the shape is impossible
+    /// * this build lacks a codec, or the codec does not fit the width or keeps outliers
     pub fn new(
         model: &str,
         shape: &LayerConfig,
@@ -82,7 +89,8 @@ impl Profile {
         values: &[(CodecSpec, f64)],
         layers: &[[f64; 2]],
     ) -> Result<Self, Error> {
-        let decimal = |value| Decimal::new(value).ok_or(refused("its numbers are from 0 to 10,000"));
+        let decimal =
+            |value| Decimal::new(value).ok_or(refused("factors and sensitivities must be from 0 to 10,000"));
         let curve = |curve: &[(CodecSpec, f64)]| {
             let curve = curve.iter().map(|&(spec, factor)| Ok((spec, decimal(factor)?)));
             curve.collect::<Result<Vec<_>, Error>>()
@@ -99,24 +107,25 @@ impl Profile {
         Ok(profile)
     }
 
+    /// Checks everything except the numbers.
     fn check(&self) -> Result<(), &'static str> {
         if self.model.len() > 200
             || self.model.trim() != self.model
             || self.model.chars().any(char::is_control)
         {
             return Err(
-                "the model's name has at most 200 bytes, no control characters and no spaces around it",
+                "the model's name must have at most 200 bytes, no control characters and no spaces around it",
             );
         }
         if !(1..=1 << 16).contains(&self.kv_heads) || !self.dims.iter().all(|dim| WIDTHS.contains(dim)) {
-            return Err("it is of a shape that no cache has");
+            return Err("no cache has these key/value heads and widths");
         }
         if !(1..=Self::MOST_LAYERS).contains(&self.layers.len()) {
-            return Err("a profile has 1 to 65,536 layers");
+            return Err("a profile must have 1 to 65,536 layers");
         }
         for (curve, &dim) in self.curves.iter().zip(&self.dims) {
             if !(1..=Self::MOST_CODECS).contains(&curve.len()) {
-                return Err("a profile has 1 to 64 codecs of keys, and as many of values");
+                return Err("a profile must have 1 to 64 codecs of keys, and 1 to 64 codecs of values");
             }
             curve.iter().try_for_each(|(spec, _)| check_codec(*spec, dim))?;
         }
@@ -158,8 +167,20 @@ impl Profile {
         self.layers.iter().map(|layer| layer.map(Decimal::value))
     }
 
-    /// Returns the divergence that the profile expects of these layers, in nats: the sum of their sensitivities times the
-    /// factors of their codecs. `None` where a codec or a number of layers is not the profile's.
+    /// Returns the divergence that the profile expects of these layers, in nats.
+    ///
+    /// It is the sum of the layers' sensitivities times the factors of their codecs. `f16` adds nothing. Returns `None`
+    /// if the profile lacks one of the codecs, or has another number of layers.
+    ///
+    /// ```
+    /// use octaplex::{CacheConfig, Error, LayerConfig, Profile};
+    ///
+    /// let codecs = [("trellis:m=2".parse()?, 1.0), ("trellis:m=8".parse()?, 0.125)];
+    /// let profile = Profile::new("", &LayerConfig::new(8, 128, 0), &codecs, &codecs, &[[0.5, 0.25]])?;
+    /// let layers = profile.solve(&CacheConfig::new(1, 8, 128, 4096), 4.2)?;
+    /// assert_eq!(profile.divergence(&layers), Some(0.09375)); // 0.125 * (0.5 + 0.25)
+    /// # Ok::<(), Error>(())
+    /// ```
     #[must_use]
     pub fn divergence(&self, layers: &[LayerConfig]) -> Option<f64> {
         if layers.len() != self.layers.len() {
@@ -178,7 +199,7 @@ impl Profile {
     }
 }
 
-/// Below 2⁸⁸, as both are below 2⁴⁴.
+/// Returns the product, below 2⁸⁸ as both numbers are below 2⁴⁴.
 fn product(a: Decimal, b: Decimal) -> u128 {
     u128::from(a.0) * u128::from(b.0)
 }
@@ -187,14 +208,15 @@ const fn refused(why: &'static str) -> Error {
     Error::Profile { line: 0, why }
 }
 
+/// Checks that this build has the codec, at this width, and that its blocks have a fixed size.
 fn check_codec(spec: CodecSpec, dim: usize) -> Result<(), &'static str> {
     if spec.check_built().is_err() {
-        return Err("this build has no such codec: it needs the codec's feature");
+        return Err("this build has no such codec: enable the codec's feature");
     }
     match spec.block_bytes(dim) {
-        0 => Err("there is no such codec at the profile's width"),
+        0 => Err("the codec does not support the profile's width"),
         bytes if spec.page_bytes_max(dim, 64) != 64 * bytes => {
-            Err("a codec that keeps outliers has no fixed size, and cannot be in a profile")
+            Err("a codec that keeps outliers has no fixed size and cannot be in a profile")
         }
         _ => Ok(()),
     }

@@ -1,20 +1,25 @@
-//! `name:key=value,key=value`: how a codec's parameters are written as text. What they mean is in the codecs' files,
-//! which codecs there are in `codecs.rs`.
+//! Parses and prints specs, `name:key=value,key=value`. The files of codecs say what keys mean, and `codecs.rs` lists
+//! the codecs.
 
 use crate::Error;
 use core::fmt;
 use core::ops::RangeInclusive;
 use octaplex_arch::Packing;
 
-/// A key of a codec's spec.
+/// Describes a key of a codec's spec. [`CodecInfo`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
-    /// Its name.
+    /// The key's name.
     pub name: &'static str,
-    /// The values it takes, in words.
+    /// The values that the key takes, in words.
     pub values: &'static str,
-    /// How many keys say the same thing in another way: those that come before the `excludes_not` just before it.
+    /// Number of earlier keys that exclude this one, because they set the same parameter in another way.
+    ///
+    /// ```text
+    ///  keys    … │ excludes │ excludes_not │ this key
+    /// ```
     excludes: usize,
+    /// Number of keys between these keys and this one.
     excludes_not: usize,
 }
 
@@ -23,21 +28,22 @@ impl Key {
         Self { name, values, excludes: 0, excludes_not: 0 }
     }
 
-    /// The same key, excluding the `count` keys before it.
+    /// Returns the key, excluding the `count` keys before it.
     pub(crate) const fn excludes(self, count: usize) -> Self {
         Self { excludes: count, ..self }
     }
 
-    /// The same key, excluding `count` keys before it, after skipping `skipped` of them.
+    /// Returns the key, excluding `count` keys that stand before the `skipped` keys just before it.
     pub(crate) const fn excludes_but(self, count: usize, skipped: usize) -> Self {
         Self { excludes: count, excludes_not: skipped, ..self }
     }
 
-    /// Whether this key excludes the one `distance` keys before it.
+    /// Returns whether this key excludes the key `distance` places before it.
     const fn is_excluding(&self, distance: usize) -> bool {
         distance > self.excludes_not && distance - self.excludes_not <= self.excludes
     }
 
+    /// Returns the error of an invalid value at byte `at` of a spec.
     pub(crate) const fn error(self, at: usize) -> Error {
         Error::Value { at, key: self.name, allowed: self.values }
     }
@@ -49,14 +55,15 @@ impl fmt::Display for Key {
     }
 }
 
-/// Makes a type that [`FromStr`](core::str::FromStr) reads and `Display` writes convertible from text, with serde too.
-/// `$expected` is what serde says it expects.
+/// Implements `TryFrom<&str>` and serde's traits for a type with [`FromStr`](core::str::FromStr) and `Display`.
+///
+/// `$expected` describes the text in serde's errors.
 macro_rules! as_text {
     ($type:ident, $expected:literal) => {
         impl TryFrom<&str> for $type {
             type Error = $crate::Error;
 
-            /// As [`FromStr`](core::str::FromStr).
+            /// Parses the text with [`FromStr`](core::str::FromStr).
             fn try_from(text: &str) -> Result<Self, $crate::Error> {
                 text.parse()
             }
@@ -91,10 +98,10 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-/// One method for each field, which gives the same with another value there.
+/// Implements one builder method for each field.
 macro_rules! builders {
     ($($field:ident: $type:ty $(=> $wrap:ident)?;)+) => {$(
-        #[doc = concat!("The same with another [`", stringify!($field), "`](field@Self::", stringify!($field), ").")]
+        #[doc = concat!("Sets [`", stringify!($field), "`](field@Self::", stringify!($field), "), and returns the result.")]
         #[must_use]
         pub const fn $field(self, $field: $type) -> Self {
             Self { $field: $($wrap)?($field), ..self }
@@ -103,10 +110,10 @@ macro_rules! builders {
 }
 pub(crate) use builders;
 
-/// A spec as text, and a width that takes it.
+/// A spec as text, and a width that the codec supports.
 pub(crate) type Sample = (&'static str, usize);
 
-/// A key's value, for printing.
+/// The value of a key, for printing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     /// The key does not apply here.
@@ -116,7 +123,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The name of `value` in a list of names.
+    /// Returns the name of `value` in a list of names.
     pub(crate) fn word<T: PartialEq>(value: T, names: &[(&'static str, T)]) -> Self {
         names.iter().find(|(_, v)| *v == value).map_or(Self::Absent, |(name, _)| Self::Word(name))
     }
@@ -136,41 +143,42 @@ impl fmt::Display for Value {
     }
 }
 
-/// A whole number in a range, in plain digits.
+/// Parses a whole number in a range, written in plain digits.
 pub(crate) fn parse_int(text: &str, range: RangeInclusive<u64>) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|value| digits && range.contains(value))
 }
 
-/// The meaning of a word in a list of names.
+/// Returns the value of a name in a list.
 pub(crate) fn one_of<T: Copy>(text: &str, names: &[(&'static str, T)]) -> Option<T> {
     names.iter().find(|(name, _)| *name == text).map(|&(_, value)| value)
 }
 
-/// `true` or `false`.
+/// Parses `true` or `false`.
 pub(crate) fn parse_flag(text: &str) -> Option<bool> {
     text.parse().ok()
 }
 
-/// What a codec's spec type gives to the machinery here.
+/// The interface of a codec's spec type, for parsing and printing.
 pub(crate) trait Spec: Copy + Default {
     const NAME: &'static str;
-    /// What the codec is, in a few words.
+    /// A description of the codec in a few words.
     const SUMMARY: &'static str;
     /// See [`CodecInfo::samples`].
     const SAMPLES: &'static [Sample];
-    /// In the order in which they are printed.
+    /// The keys, in the order in which they are printed.
     const KEYS: &'static [Key];
-    /// Sets key number `key`; `None` for an impossible value.
+    /// Sets key number `key`. Returns `None` for an invalid value.
     fn set(&mut self, key: usize, value: &str) -> Option<()>;
-    /// The value of key number `key`.
+    /// Returns the value of key number `key`.
     fn get(&self, key: usize) -> Value;
-    /// Whether a spec without key number `key` says the same.
+    /// Returns whether the spec means the same without key number `key`.
     fn is_default(&self, key: usize) -> bool {
         self.get(key) == Self::default().get(key)
     }
-    /// The spec once all keys are set, for defaults that depend on other keys; bit i of `given` says that key number i
-    /// was given.
+    /// Completes the spec when all keys are set, for defaults that depend on other keys.
+    ///
+    /// Bit i of `given` is set if the text has key number i.
     fn complete(self, _given: u32) -> Self {
         self
     }
@@ -178,7 +186,7 @@ pub(crate) trait Spec: Copy + Default {
     fn layout(&self, dim: usize, line: &mut dyn FnMut(usize, &str));
 }
 
-/// The lines of a block's code planes.
+/// Calls `line` with the bytes and the meaning of each of a block's code planes.
 pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut(usize, &str)) {
     let raw = packing.raw_bytes(dim);
     if raw > 0 {
@@ -205,7 +213,7 @@ pub(crate) fn describe_planes(packing: Packing, dim: usize, line: &mut dyn FnMut
     }
 }
 
-/// Parses `key=value,key=value`, which starts at byte `at` of the spec, after the keys that an alias stands for.
+/// Parses `key=value,key=value`, which starts at byte `at` of the spec. The keys of an alias come first.
 pub(crate) fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: usize) -> Result<S, Error> {
     let mut spec = S::default();
     let mut given = 0u32;
@@ -233,7 +241,7 @@ pub(crate) fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: u
     Ok(if given == 0 { spec } else { spec.complete(given) })
 }
 
-/// Prints the keys that differ from the default; with `all`, every key that applies.
+/// Prints the name, and the keys that differ from the default. With `all`, prints every key that applies.
 pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     f.write_str(S::NAME)?;
     let mut separator = ':';
@@ -247,7 +255,7 @@ pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_
     Ok(())
 }
 
-/// A codec in the list of all codecs.
+/// Describes a codec in the list of all codecs.
 ///
 /// ```
 /// use octaplex::CodecSpec;
@@ -257,13 +265,15 @@ pub(crate) fn print_keys<S: Spec>(spec: &S, all: bool, f: &mut fmt::Formatter<'_
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CodecInfo {
-    /// Its name in specs.
+    /// The codec's name in specs.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub summary: &'static str,
-    /// The keys of its spec.
+    /// The keys of the codec's spec.
     pub keys: &'static [Key],
-    /// Specs that reach every branch of the codec, and a width for each: what tests and checksums mean by "all codecs". The
-    /// codec's default comes first. Dense rotations and sketches are not among them, because they need a heap.
+    /// Specs that together reach every branch of the codec, and a width for each.
+    ///
+    /// The default spec comes first. Tests and checksums use these specs. Dense rotations and sketches are not among
+    /// them, because they need a heap.
     pub samples: &'static [Sample],
 }

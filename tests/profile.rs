@@ -274,7 +274,7 @@ fn a_builder_takes_a_profile() {
     let asked = profile.solve(&config(5).each(LayerConfig::new(2, 64, 1000)), 2.2).unwrap();
     assert_eq!(found, asked);
     let neither = KvCache::builder(5, 2, 64, 1000).profile(&profile).build().unwrap_err();
-    assert!(neither.to_string().contains("how many"), "{neither}");
+    assert!(neither.to_string().contains("set bits"), "{neither}");
     let both = KvCache::builder(5, 2, 64, 1000).profile(&profile).keys("trellis").build().unwrap_err();
     assert!(both.to_string().contains("not both"), "{both}");
 }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Pages C and D close. Their rows come from the ring and from the appended tokens. Page A is evicted, because it is
-//! behind the sliding window. If a long append moves the sliding window past
-//! pages that would close, these pages are skipped: they are not even encoded.
+//! behind the sliding window. If a long append moves the sliding window past pages that would close, these pages are
+//! skipped: they are not even encoded.
 
 use super::encode::{Encoder, page_error};
 use super::layout::Layout;

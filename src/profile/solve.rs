@@ -1,38 +1,51 @@
-//! From a number of bits to codecs.
+//! Chooses codecs for a number of bits.
 
 use super::{Decimal, Profile, product};
 use crate::cache::CacheConfig;
 use crate::{CodecSpec, Error, LayerConfig};
 use alloc::vec::Vec;
 
-/// A codec that the solver may take.
+/// A codec that the solver can choose.
 #[derive(Clone, Copy)]
 struct Choice {
     spec: CodecSpec,
-    /// Of a page's rows, beside what all choices have in common.
+    /// Bytes of a page with this codec. They include bytes that are the same for all choices, so only differences
+    /// count.
     bytes: usize,
     factor: Decimal,
 }
 
-/// The next better codec of a layer's keys or values.
+/// A change to the next better codec of a layer's keys or values.
 struct Step {
     layer: usize,
-    /// 0: keys, 1: values.
+    /// 0 for keys, 1 for values.
     role: usize,
-    /// The choice that it leads to.
+    /// Index of the better codec among the choices.
     choice: usize,
+    /// Extra bytes of a page.
     bytes: usize,
-    /// The divergence that it saves.
+    /// The divergence that the step saves.
     saved: u128,
 }
 
 impl Profile {
-    /// Returns each layer's configuration, with codecs whose pages take at most `bits` bits a value as the mean of all layers,
-    /// and whose expected divergence is the least. [`CacheConfig::boundary_layers`](field@CacheConfig::boundary_layers) stay in
-    /// f16 and count.
+    /// Chooses codecs with the least expected divergence whose pages take at most `bits` bits a value, as the mean of
+    /// all layers. Returns each layer's configuration.
     ///
-    /// It starts with the smallest codecs and takes the step that saves most for its bytes, until the bits are spent. With steps
-    /// as small as a layer's that is as good as an exhaustive search, within a step.
+    /// [`CacheConfig::boundary_layers`](field@CacheConfig::boundary_layers) stay in f16, and their bits count.
+    ///
+    /// The search starts with the smallest codecs. It takes the step that saves most divergence for its bytes, until
+    /// the bits are spent:
+    ///
+    /// ```text
+    ///  divergence │ a           a: the smallest codec; a → b, then b → d are the steps of one layer's keys or values
+    ///             │    b   c    c: never chosen, because it lies above the line from b to d
+    ///             │          d
+    ///             └─────────── bytes
+    /// ```
+    ///
+    /// Each step changes only the keys or the values of one layer. So the result is as good as that of an exhaustive
+    /// search, within one step.
     ///
     /// ```no_run
     /// use octaplex::{CacheConfig, Profile};
@@ -44,11 +57,12 @@ impl Profile {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ProfileShape`] for a cache of another shape, [`Error::Unsupported`] for bits that are not finite or fewer than
-    /// the profile's smallest codecs take, and for an impossible configuration.
+    /// * [`Error::ProfileShape`] if the cache has other layers, heads or widths than the profile.
+    /// * [`Error::Unsupported`] if `bits` is not finite, or less than the profile's smallest codecs take.
+    /// * [`Error::Unsupported`], [`Error::Width`] and others for an impossible configuration.
     pub fn solve(&self, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConfig>, Error> {
         if !bits.is_finite() {
-            return Err(Error::Unsupported { why: "bits a value are a finite number" });
+            return Err(Error::Unsupported { why: "the bits a value must be a finite number" });
         }
         config.each.check()?;
         self.check_shape(config)?;
@@ -60,14 +74,14 @@ impl Profile {
 
         let spent = layers.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.page_bytes()));
         let total = bits * layers.len() as f64 * config.each.page_values() as f64 / 8.0;
-        let why = "the profile's smallest codecs take more bits than that: give more";
+        let why = "the profile's smallest codecs take more bits than this: give more bits";
         let mut left = (total as usize).checked_sub(spent).ok_or(Error::Unsupported { why })?;
 
         let choices = [keys, values];
         let mut taken = alloc::vec![[Some(0); 2]; layers.len()];
         for step in self.steps(inner, &choices) {
             let taken = &mut taken[step.layer][step.role];
-            // A layer whose step did not fit takes no later one: that would skip it.
+            // If a step did not fit, skip the later steps of this layer and role: they start from its codec.
             if *taken != Some(step.choice - 1) {
                 continue;
             }
@@ -99,10 +113,12 @@ impl Profile {
         Ok(())
     }
 
-    /// The codecs worth taking, from small to large: those on the lower convex hull of bytes and factors. Any other costs more
-    /// for what it saves than the two around it. All layers have the same hull, because sensitivities only scale it.
+    /// Returns the codecs of keys and of values on the lower convex hull of bytes and factors, smallest first.
+    ///
+    /// Any other codec costs more bytes for the divergence it saves than its two neighbours on the hull. All layers
+    /// have the same hull, because sensitivities only scale it.
     fn choices(&self, each: &LayerConfig) -> [Vec<Choice>; 2] {
-        // The other role has any codec meanwhile: it takes the same bytes beside all choices.
+        // The codec of the other role does not matter: it adds the same bytes to all choices.
         let other = [0, 1].map(|role| self.curves[role].iter().map(|(spec, _)| *spec).next());
         [0, 1].map(|role| {
             let of = |&(spec, factor): &(CodecSpec, Decimal)| {
@@ -116,7 +132,7 @@ impl Profile {
         })
     }
 
-    /// All steps of all layers, the one that saves most for its bytes first.
+    /// Returns the steps of all layers. The step that saves most divergence for its bytes comes first.
     fn steps(&self, layers: core::ops::Range<usize>, choices: &[Vec<Choice>; 2]) -> Vec<Step> {
         let mut steps = Vec::new();
         for layer in layers {
@@ -130,13 +146,14 @@ impl Profile {
                 }));
             }
         }
-        // Savings are below 2⁸⁸ and bytes below 2³¹. Where steps save alike, the order of layers decides, as the sort is stable.
+        // Savings are below 2⁸⁸ and bytes below 2³¹, so products fit u128. The sort is stable: among equal steps, the
+        // first layer comes first.
         steps.sort_by(|a, b| (b.saved * a.bytes as u128).cmp(&(a.saved * b.bytes as u128)));
         steps
     }
 }
 
-/// Those of the choices, sorted by bytes, that lie on the lower convex hull.
+/// Returns the choices that lie on the lower convex hull. They are sorted by bytes, and so is the result.
 fn hull(choices: Vec<Choice>) -> Vec<Choice> {
     let mut hull: Vec<Choice> = Vec::new();
     for next in choices {

@@ -1,4 +1,4 @@
-//! A profile as text, and back.
+//! Prints and parses profiles.
 
 use super::{Decimal, Profile, check_codec};
 use crate::spec::as_text;
@@ -11,7 +11,7 @@ const FIRST_LINE: &str = "octaplex-profile 1";
 const ROLES: [&str; 2] = ["keys", "values"];
 
 impl Profile {
-    /// All but the digest.
+    /// Writes all lines except the digest.
     fn write_body(&self, f: &mut impl Write) -> fmt::Result {
         writeln!(f, "{FIRST_LINE}")?;
         writeln!(f, "model {}", self.model)?;
@@ -28,7 +28,10 @@ impl Profile {
         layers.try_for_each(|(layer, [keys, values])| writeln!(f, "layer {layer} {keys} {values}"))
     }
 
-    /// Of what is in the body, whatever its comments and spaces.
+    /// Returns the CRC-32 of the body as [`write_body`](Self::write_body) prints it.
+    ///
+    /// So comments and spaces of a file do not matter. But the two comments that `write_body` prints are part of the
+    /// digest: never change them.
     fn digest(&self) -> u32 {
         struct Digest(crc32fast::Hasher);
         impl Write for Digest {
@@ -38,12 +41,12 @@ impl Profile {
             }
         }
         let mut digest = Digest(crc32fast::Hasher::new());
-        let _ = self.write_body(&mut digest); // it never fails
+        let _ = self.write_body(&mut digest); // this cannot fail
         digest.0.finalize()
     }
 }
 
-/// Prints the text of the file. [`FromStr`] reads it.
+/// Prints the profile as text. [`FromStr`] parses it.
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write_body(f)?;
@@ -51,7 +54,7 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Nine digits after the point, without the zeros at their end.
+/// Prints up to nine digits after the point, without zeros at the end.
 impl fmt::Display for Decimal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, mut rest, mut digits) = (self.0 / Self::ONE, self.0 % Self::ONE, 9);
@@ -66,6 +69,7 @@ impl fmt::Display for Decimal {
 }
 
 impl Decimal {
+    /// Parses one to four digits, and optionally a point and one to nine digits.
     fn parse(text: &str) -> Option<Self> {
         let (whole, digits) = text.split_once('.').unwrap_or((text, "0"));
         let number = |text: &str, longest| {
@@ -78,21 +82,22 @@ impl Decimal {
     }
 }
 
-/// The lines that say something, with their numbers from 1.
+/// The lines of a text except empty lines and comments, with their numbers from 1.
 struct Lines<'a> {
     lines: core::iter::Enumerate<core::str::Lines<'a>>,
-    /// The number of the line that was taken last.
+    /// Number of the line that was read last.
     number: usize,
 }
 
 impl<'a> Lines<'a> {
+    /// Returns the number and the text of the next line, without reading it.
     fn peek(&self) -> Option<(usize, &'a str)> {
-        let said = |line: &&str| !line.is_empty() && !line.starts_with('#');
+        let has_content = |line: &&str| !line.is_empty() && !line.starts_with('#');
         let mut lines = self.lines.clone().map(|(number, line)| (number + 1, line.trim()));
-        lines.find(|(_, line)| said(line))
+        lines.find(|(_, line)| has_content(line))
     }
 
-    /// The rest of the next line, which begins with this word; `None` if it begins with another.
+    /// Reads the next line if it begins with `word`, and returns the rest of it.
     fn next_if(&mut self, word: &str) -> Option<&'a str> {
         let (number, line) = self.peek()?;
         let rest = line.strip_prefix(word)?;
@@ -106,11 +111,12 @@ impl<'a> Lines<'a> {
         Some(rest.trim_start())
     }
 
+    /// Reads the next line, which must begin with `word`, and returns the rest of it.
     fn expect(&mut self, word: &str, why: &'static str) -> Result<&'a str, Error> {
         match self.next_if(word) {
             Some(rest) => Ok(rest),
             None if self.peek().is_none() => {
-                Err(Error::Profile { line: self.number + 1, why: "it ends here: the file is truncated" })
+                Err(Error::Profile { line: self.number + 1, why: "the text ends here: it is truncated" })
             }
             None => {
                 self.number = self.peek().map_or(0, |(number, _)| number);
@@ -119,6 +125,7 @@ impl<'a> Lines<'a> {
         }
     }
 
+    /// Reads a line of `word` and a number from 1 to 65,536.
     fn number(&mut self, word: &str, why: &'static str) -> Result<usize, Error> {
         let text = self.expect(word, why)?;
         crate::spec::parse_int(text, 1..=1 << 16)
@@ -135,7 +142,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Reads a profile. Empty lines, and those that begin with `#`, say nothing.
+/// Parses a profile. It skips empty lines and lines that begin with `#`.
 impl FromStr for Profile {
     type Err = Error;
 
@@ -144,7 +151,7 @@ impl FromStr for Profile {
         let version =
             lines.expect("octaplex-profile", "expected \"octaplex-profile 1\": this is no profile")?;
         if version != "1" {
-            return lines.refuse("a profile of another version: this library knows version 1");
+            return lines.refuse("a profile of another version: this library reads version 1");
         }
         let model = lines.expect("model", "expected \"model\" and its name")?.into();
         let count = lines.number("layers", "expected \"layers\" and their number, 1 to 65,536")?;
@@ -181,14 +188,16 @@ impl FromStr for Profile {
             layers.push([of(keys)?, of(values)?]);
         }
         let digest =
-            lines.expect("digest", "expected \"digest\": there are more layers than the profile says")?;
+            lines.expect("digest", "expected \"digest\": there are more layers than \"layers\" says")?;
         let profile = Self { model, kv_heads, dims, curves, layers };
         profile.check().or_else(|why| lines.refuse(why))?;
         if u32::from_str_radix(digest, 16) != Ok(profile.digest()) {
-            return lines.refuse("the digest is another one: the file was changed");
+            return lines.refuse("the digest does not match: the file was changed");
         }
         match lines.peek() {
-            Some((line, _)) => Err(Error::Profile { line, why: "something follows the digest" }),
+            Some((line, _)) => {
+                Err(Error::Profile { line, why: "a line follows the digest, which must be the last" })
+            }
             None => Ok(profile),
         }
     }
