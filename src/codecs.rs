@@ -1,10 +1,10 @@
-//! All codecs: each by its own type, and any of them by its spec.
+//! All codecs: one type for each, and [`AnyCodec`] for any spec.
 //!
-//! * [`CodecSpec`] names a codec with its parameters, and parses and prints it: `"turboquant:bits=3"`.
+//! * [`CodecSpec`] names a codec with its parameters, and parses and prints this name: `"turboquant:bits=3"`.
 //! * [`TurboQuant`], [`Trellis`] and the others are codecs whose width the compiler knows.
-//! * [`AnyCodec`] is any codec, chosen at run time without a heap. `CodecSpec::build_dyn` puts one on the heap.
+//! * [`AnyCodec`] is a codec that is chosen at run time, without a heap. `CodecSpec::build_dyn` puts one on the heap.
 //! * [`Codec`] is the trait that all of them implement. Implement it to use your own codec in a cache.
-//! * [`Stream`] says which head of which layer a codec serves, as heads are rotated differently.
+//! * [`Stream`] names the layer and the head that a codec serves, because they are rotated differently.
 //!
 //! ```
 //! use octaplex::Error;
@@ -56,7 +56,7 @@ use core::str::FromStr;
 
 macro_rules! codecs {
     ($($(#[$meta:meta])* $([$feature:literal])? $variant:ident: $spec:ty => $codec:ty;)*) => {
-        /// Names a codec and its parameters: what the bytes of a block mean.
+        /// Names a codec and its parameters. Together they define what the bytes of a block mean.
         ///
         /// ```
         /// use octaplex::CodecSpec;
@@ -72,7 +72,7 @@ macro_rules! codecs {
             $($(#[$meta])* $variant($spec),)*
         }
 
-        /// Every codec, in the order of the documentation.
+        /// All codecs, in the order of the documentation.
         pub(crate) const CODECS: &[CodecInfo] = &[
             $(CodecInfo {
                 name: <$spec as Spec>::NAME,
@@ -83,8 +83,9 @@ macro_rules! codecs {
         ];
 
         impl CodecSpec {
-            /// Returns the bytes of a block of `dim` values, to size static buffers. 0 for parameters that no codec is built from,
-            /// and beyond a width of 2²⁰.
+            /// Returns the bytes of a block of `dim` values, to size static buffers.
+            ///
+            /// The result is 0 if no codec has these parameters, and for widths above 2²⁰.
             #[must_use]
             pub const fn block_bytes(&self, dim: usize) -> usize {
                 if dim > 1 << 20 {
@@ -98,7 +99,7 @@ macro_rules! codecs {
                 match self { $(Self::$variant(spec) => spec.layout(dim, &mut line),)* }
             }
 
-            /// The codec's place in [`CODECS`].
+            /// Returns the codec's index in [`CODECS`].
             const fn number(&self) -> usize {
                 enum Number { $($variant),* }
                 match self { $(Self::$variant(_) => Number::$variant as usize,)* }
@@ -156,8 +157,10 @@ macro_rules! codecs {
             }
         )*
 
-        /// Any codec of any width, chosen at run time without a heap: one match a page, not a token. It links them all;
-        /// a program that knows its codec names that one.
+        /// A codec of any kind and width that is chosen at run time, without a heap.
+        ///
+        /// Each call has one match, for a whole page. This type links all codecs. If you know the codec at compile
+        /// time, use its own type instead.
         ///
         /// ```
         /// use octaplex::codecs::{AnyCodec, Codec, Stream};
@@ -176,10 +179,12 @@ macro_rules! codecs {
         }
 
         impl AnyCodec {
-            /// The codec of a spec, for one head.
+            /// Builds the codec of a spec, for vectors of `dim` values of one head.
             ///
             /// # Errors
-            /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], and what the codec's own constructor refuses.
+            /// * [`Error::Width`] unless `dim` is one of [`WIDTHS`].
+            /// * [`Error::Unsupported`] if this build lacks the codec.
+            /// * Errors of the codec's own constructor.
             pub fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
@@ -189,7 +194,7 @@ macro_rules! codecs {
                     $(#[cfg(all($(feature = $feature)?))] CodecSpec::$variant(spec) => {
                         <$codec>::build(spec, dim, backend, stream).map(Self::$variant)
                     })*
-                    #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
+                    #[allow(unreachable_patterns, reason = "a build with all codecs has no other pattern")]
                     _ => Err(ANOTHER_CODEC),
                 }
             }
@@ -200,15 +205,17 @@ macro_rules! codecs {
         }
 
         impl CodecSpec {
-            /// What is missing in a build without this codec.
+            /// Returns the error text for a build without this codec.
             const fn absent(&self) -> &'static str {
                 const ABSENT: [&str; CODECS.len()] =
-                    [$(concat!("this build is without the codec: enable octaplex's feature " $(, "`", $feature, "`")?)),*];
+                    [$(concat!("this build lacks the codec: enable octaplex's feature " $(, "`", $feature, "`")?)),*];
                 ABSENT[self.number()]
             }
 
-            /// Whether this build can make the codec from a spec: see the features of this crate. Types like
-            /// [`TurboQuant`](crate::codecs::TurboQuant) are always there.
+            /// Returns whether this build can create the codec from a spec.
+            ///
+            /// That depends on the features of this crate. Types such as [`TurboQuant`](crate::codecs::TurboQuant)
+            /// exist in every build.
             ///
             /// ```
             /// # use octaplex::CodecSpec;
@@ -224,16 +231,28 @@ macro_rules! codecs {
 
         #[cfg(feature = "alloc")]
         impl CodecSpec {
-            /// Bytes of the codec's own value.
+            /// Returns the size of the codec's type, without its memory on the heap.
             fn core_bytes(&self) -> usize {
                 match self { $(Self::$variant(_) => size_of::<$codec>(),)* }
             }
 
-            /// The codec of this spec for vectors of `dim` values, on the heap and no larger than it must be; see
-            /// [`dyn Codec`](trait.Codec.html) for what can be done with it.
+            /// Builds the codec of this spec on the heap, for vectors of `dim` values.
+            ///
+            /// It takes no more memory than this codec needs. [`dyn Codec`](trait.Codec.html) has methods for vectors
+            /// of rows.
+            ///
+            /// ```
+            /// use octaplex::codecs::{Codec, Stream};
+            /// use octaplex::{Backend, CodecSpec, Error};
+            ///
+            /// let spec: CodecSpec = "int:bits=8".parse()?;
+            /// let codec = spec.build_dyn(96, Backend::detect(), Stream::default())?;
+            /// assert_eq!(codec.block_bytes(), spec.block_bytes(96));
+            /// # Ok::<(), Error>(())
+            /// ```
             ///
             /// # Errors
-            /// As [`AnyCodec::build`].
+            /// Errors of [`AnyCodec::build`].
             pub fn build_dyn(
                 self,
                 dim: usize,
@@ -248,7 +267,7 @@ macro_rules! codecs {
                     $(#[cfg(all($(feature = $feature)?))] Self::$variant(spec) => {
                         Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?))
                     })*
-                    #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
+                    #[allow(unreachable_patterns, reason = "a build with all codecs has no other pattern")]
                     _ => Err(ANOTHER_CODEC),
                 }
             }
@@ -270,35 +289,39 @@ impl Build for AnyCodec {
     }
 }
 
-/// Codecs that are made from a spec: what a cache needs of its codecs' types.
+/// Builds a codec from a spec. [`LayerCache::new`](crate::cache::LayerCache::new) requires it of its codecs' types.
 pub trait Build: Codec + Sized {
     /// The codec's own spec.
     type Spec;
 
-    /// The codec for vectors of `dim` values of one head.
+    /// Builds the codec for vectors of `dim` values of one head.
     ///
     /// # Errors
-    /// What the codec refuses.
+    /// Errors of the codec's constructor.
     fn build(spec: Self::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
 
-    /// The same from any spec.
+    /// Builds the codec from a spec that may name any codec.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for another codec's.
+    /// * [`Error::Unsupported`] if the spec names another codec than this type.
+    /// * Errors of [`build`](Self::build).
     fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
 }
 
 const ANOTHER_CODEC: Error = Error::Unsupported {
-    why: "the configuration names another codec than the type: set its keys and values, or use AnyCodec",
+    why: "the spec names another codec than the type: set keys and values of the configuration, or use AnyCodec",
 };
 
 impl<C: Build, const D: usize> Typed<C, D> {
-    /// The codec of a spec, for one head.
+    /// Builds the codec of a spec, for one head.
+    ///
+    /// [`Stream`] has an example.
     ///
     /// # Errors
-    /// [`Error::Width`] where the codec does not offer the width `D` (most take those of
-    /// [`codebook::WIDTHS`](crate::codebook::WIDTHS)), [`Error::Value`] for numbers of the spec outside their range,
-    /// [`Error::Unsupported`] for combinations that the codec does not offer at this width.
+    /// * [`Error::Width`] if the codec does not support the width `D`. Most codecs support those of
+    ///   [`codebook::WIDTHS`](crate::codebook::WIDTHS).
+    /// * [`Error::Value`] if a number of the spec is outside its range.
+    /// * [`Error::Unsupported`] for combinations that the codec does not support at this width.
     pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
         Self::new_with(C::build(spec, D, backend, stream)?)
     }
@@ -311,7 +334,7 @@ impl<C: Build, const D: usize> Build for Typed<C, D> {
         if dim != D {
             return Err(Error::Width { actual: dim });
         }
-        Self::new_with(C::build(spec, D, backend, stream)?) // D, which the compiler knows: it drops what others need
+        Self::new_with(C::build(spec, D, backend, stream)?) // D, not dim: the compiler drops code for other widths
     }
 
     fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
@@ -322,11 +345,11 @@ impl<C: Build, const D: usize> Build for Typed<C, D> {
     }
 }
 
-/// Other names: (name, codec, keys). They take that codec's other keys as well.
+/// Other names of specs: (name, codec, keys). A spec with such a name can have the codec's other keys as well.
 const ALIASES: &[(&str, &str, &str)] = &[("int8", "int", "bits=8")];
 
 impl CodecSpec {
-    /// Returns other names of specs, which people know: (name, codec, keys).
+    /// Returns other common names of specs: (name, codec, keys).
     ///
     /// ```
     /// use octaplex::CodecSpec;
@@ -339,14 +362,16 @@ impl CodecSpec {
         ALIASES
     }
 
-    /// Returns every codec's name, summary and keys.
+    /// Returns the name, summary and keys of every codec. [`CodecInfo`] has an example.
     #[must_use]
     pub const fn all() -> &'static [CodecInfo] {
         CODECS
     }
 
-    /// The most bytes that a page of `tokens` vectors of `dim` values takes; sizes static buffers. Most codecs always
-    /// take that many, [`block_bytes`](Self::block_bytes) each.
+    /// Returns the largest number of bytes of a page of `tokens` vectors of `dim` values, to size static buffers.
+    ///
+    /// A page of most codecs always takes exactly this many: `tokens` times [`block_bytes`](Self::block_bytes). Pages
+    /// with outliers (`med`) vary in size.
     #[must_use]
     pub const fn page_bytes_max(&self, dim: usize, tokens: usize) -> usize {
         let has_outliers = match self {
@@ -358,12 +383,12 @@ impl CodecSpec {
         tokens * self.block_bytes(dim) + outliers
     }
 
-    /// Bytes that a codec of this spec keeps: itself, and matrices, sets and books on the heap, at most.
+    /// Returns the largest number of bytes of a codec of this spec: its type, and matrices, sets and books on the heap.
     #[cfg(feature = "alloc")]
     pub(crate) fn memory_bytes(&self, dim: usize) -> usize {
         use crate::rotation::RotationKind::{self, Haar};
         use crate::sketch::{SketchKind::Gauss, SketchSpec};
-        // A dense matrix has D² values in f64.
+        // A dense matrix and its transpose have 2·D² values in f32.
         let matrix = |is_dense: bool| if is_dense { 8 * dim * dim } else { 0 };
         let rotation = |kind: RotationKind| matrix(kind == Haar);
         let sketch = |spec: SketchSpec| matrix(spec.kind == Gauss);
@@ -379,7 +404,10 @@ impl CodecSpec {
         self.core_bytes() + on_heap
     }
 
-    /// Bytes of a block without its norm, or of both halves of one, where a cache takes these apart; else 0.
+    /// Returns the bytes of a block's planes, without the norm. A graded block has two: the fine half and the coarse
+    /// one.
+    ///
+    /// The result is 0 for codecs whose pages consist of blocks.
     pub(crate) const fn plane_bytes(&self, dim: usize) -> [usize; 2] {
         let planes = match self {
             Self::TurboQuant(spec) => spec.block_bytes(dim).saturating_sub(LEAD),
@@ -391,19 +419,27 @@ impl CodecSpec {
         [planes, 0]
     }
 
-    /// `Ok` if this build has the codec.
+    /// Checks that this build has the codec.
     pub(crate) fn check_built(&self) -> Result<(), Error> {
         if self.is_built() { Ok(()) } else { Err(Error::Unsupported { why: self.absent() }) }
     }
 
-    /// Returns the bits per value, with everything stored counted: 8 · [`block_bytes`](Self::block_bytes) / `dim`. Where a page has a
-    /// list of exact values behind its blocks (`med`), its bytes depend on the data and come on top.
+    /// Returns the bits a value of a block, norms and scales included: 8 · [`block_bytes`](Self::block_bytes) / `dim`.
+    ///
+    /// Pages with outliers (`med`) take more. Their list of exact values depends on the data, and is not included.
     #[must_use]
     pub fn bits_per_value(&self, dim: usize) -> f64 {
         8.0 * self.block_bytes(dim) as f64 / dim as f64
     }
 
-    /// Returns the spec with every key written out, for people; [`Display`](fmt::Display) prints the shortest form.
+    /// Returns the spec with every key written out, for people. [`Display`](fmt::Display) prints the shortest form.
+    ///
+    /// ```
+    /// # use octaplex::CodecSpec;
+    /// let spec: CodecSpec = "int:bits=8".parse()?;
+    /// assert!(spec.full().to_string().starts_with("int:bits=8,"));
+    /// # Ok::<(), octaplex::Error>(())
+    /// ```
     #[must_use]
     pub fn full(&self) -> impl fmt::Display {
         struct Full(CodecSpec);
@@ -416,7 +452,7 @@ impl CodecSpec {
     }
 }
 
-/// The shortest text that parses back: keys that differ from the default, in the documented order.
+/// Prints the shortest text that parses to this spec: the keys that differ from the default, in the documented order.
 impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.print(false, f)

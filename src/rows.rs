@@ -1,4 +1,4 @@
-//! Rows of floats that a caller brings: in any of three types, and in the order in which an engine keeps them.
+//! Rows that a caller passes: floats of one of three types, in the order of the caller's engine.
 
 use crate::Error;
 use crate::backend::Kernels;
@@ -6,44 +6,53 @@ use core::ops::Range;
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Floats to read: a slice of f32, f16 or bf16 turns into this. Values to store must be below 65,520 in magnitude.
+/// Holds floats to read. Slices of f32, f16 and bf16 convert into this type.
+///
+/// Values to store must be below 65,520 in magnitude. [`Rows`] has an example.
 #[derive(Clone, Copy, Debug)]
 pub enum Floats<'a> {
-    /// In f32.
+    /// Values in f32.
     F32(&'a [f32]),
-    /// In f16.
+    /// Values in f16.
     F16(&'a [f16]),
-    /// In bf16.
+    /// Values in bf16.
     Bf16(&'a [bf16]),
 }
 
-/// Floats to write: a mutable slice of f32, f16 or bf16 turns into this.
+/// Holds floats to write. Mutable slices of f32, f16 and bf16 convert into this type. [`Rows`] has an example.
 #[cfg(feature = "alloc")]
 #[derive(Debug)]
 pub enum FloatsMut<'a> {
-    /// In f32.
+    /// Values in f32.
     F32(&'a mut [f32]),
-    /// In f16.
+    /// Values in f16.
     F16(&'a mut [f16]),
-    /// In bf16.
+    /// Values in bf16.
     Bf16(&'a mut [bf16]),
 }
 
-/// The order of rows of several heads.
+/// The order of the rows of several heads:
+///
+/// ```text
+///  HeadsFirst    │ head 0: token 0, token 1, … │ head 1: token 0, token 1, … │
+///  TokensFirst   │ token 0: head 0, head 1, … │ token 1: head 0, head 1, … │
+///  Strided       │ head 0, token 0 │ … │ head 1, token 0 │ … │ head 0, token 1 │ …
+///                0                     heads                 step
+/// ```
 #[derive(Clone, Copy, Debug)]
 enum Order {
     /// \[heads]\[tokens]\[width].
     HeadsFirst,
     /// \[tokens]\[heads]\[width].
     TokensFirst,
-    /// Row `token` of head `head` begins at value `head · heads + token · step`.
+    /// The row of `token` and `head` begins at value `head · heads + token · step`.
     Strided { tokens: usize, heads: usize, step: usize },
 }
 
-/// Keys, values or queries of all heads, to read: floats and their order.
+/// Holds the keys, values or queries of all heads, to read: floats and their order.
 ///
-/// A slice or a `&Vec` of f32, f16 or bf16 turns into rows in the order \[heads]\[tokens]\[width].
-/// Engines that keep each token's heads together use [`tokens_first`](Self::tokens_first).
+/// A slice or a `&Vec` of f32, f16 or bf16 converts into rows in the order \[heads]\[tokens]\[width]. If your engine
+/// keeps the heads of each token together, use [`tokens_first`](Self::tokens_first).
 ///
 /// ```
 /// use octaplex::{Error, KvCache, Rows, RowsMut, f16};
@@ -63,7 +72,7 @@ pub struct Rows<'a> {
     order: Order,
 }
 
-/// Outputs of all query heads, to write: floats and their order, as in [`Rows`].
+/// Holds the outputs of all query heads, to write: floats and their order. [`Rows`] has an example.
 #[cfg(feature = "alloc")]
 #[derive(Debug)]
 pub struct RowsMut<'a> {
@@ -72,20 +81,22 @@ pub struct RowsMut<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// Rows in the order \[heads]\[tokens]\[width].
+    /// Creates rows in the order \[heads]\[tokens]\[width].
     #[must_use]
     pub fn heads_first(floats: impl Into<Floats<'a>>) -> Self {
         Self { floats: floats.into(), order: Order::HeadsFirst }
     }
 
-    /// Rows in the order \[tokens]\[heads]\[width].
+    /// Creates rows in the order \[tokens]\[heads]\[width].
     #[must_use]
     pub fn tokens_first(floats: impl Into<Floats<'a>>) -> Self {
         Self { floats: floats.into(), order: Order::TokensFirst }
     }
 
-    /// Rows of `tokens` tokens: the row of a token and a head begins at value `head · head_stride + token · token_stride`.
-    /// Strides count values, not bytes.
+    /// Creates rows of `tokens` tokens in any order.
+    ///
+    /// The row of a token and a head begins at value `head · head_stride + token · token_stride`. Strides count values,
+    /// not bytes.
     ///
     /// ```
     /// use octaplex::{Error, KvCache, Rows};
@@ -108,10 +119,10 @@ impl<'a> Rows<'a> {
         Self { floats: floats.into(), order }
     }
 
-    /// Where the rows of these heads lie, of as many tokens as there are or as are expected.
+    /// Returns the rows of `heads` heads as a grid. With `each`, every head must have that many tokens.
     ///
     /// # Errors
-    /// [`Error::Rows`] or [`Error::Length`] if they do not fit the floats.
+    /// [`Error::Rows`] or [`Error::Length`] if the number of floats does not match.
     pub(crate) fn grid(
         self,
         what: &'static str,
@@ -122,7 +133,7 @@ impl<'a> Rows<'a> {
         Ok(Grid { floats: self.floats, place, heads, width })
     }
 
-    /// Floats in the order of heads, if they are f32 and lie so.
+    /// Returns the floats if they are f32 in the order \[heads]\[tokens]\[width].
     #[cfg(feature = "alloc")]
     pub(crate) fn plain(&self) -> Option<&'a [f32]> {
         match (self.order, self.floats) {
@@ -131,7 +142,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Rows of all heads together; `None` if only strides say it.
+    /// Returns the number of rows of all heads together, or `None` for strided rows.
     #[cfg(feature = "alloc")]
     pub(crate) fn count(&self, width: usize) -> Option<usize> {
         match self.order {
@@ -140,7 +151,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Tokens, where strides say how many.
+    /// Returns the number of tokens of strided rows, or `None` for other orders.
     #[cfg(feature = "alloc")]
     pub(crate) fn tokens(&self) -> Option<usize> {
         match self.order {
@@ -152,19 +163,21 @@ impl<'a> Rows<'a> {
 
 #[cfg(feature = "alloc")]
 impl<'a> RowsMut<'a> {
-    /// Rows in the order \[heads]\[tokens]\[width].
+    /// Creates rows in the order \[heads]\[tokens]\[width].
     #[must_use]
     pub fn heads_first(floats: impl Into<FloatsMut<'a>>) -> Self {
         Self { floats: floats.into(), order: Order::HeadsFirst }
     }
 
-    /// Rows in the order \[tokens]\[heads]\[width].
+    /// Creates rows in the order \[tokens]\[heads]\[width].
     #[must_use]
     pub fn tokens_first(floats: impl Into<FloatsMut<'a>>) -> Self {
         Self { floats: floats.into(), order: Order::TokensFirst }
     }
 
-    /// Rows of `tokens` tokens, as in [`Rows::strided`]. Where rows overlap, a later one overwrites an earlier one.
+    /// Creates rows of `tokens` tokens in any order, as [`Rows::strided`] does.
+    ///
+    /// If rows overlap, a later row overwrites an earlier one.
     #[must_use]
     pub fn strided(
         floats: impl Into<FloatsMut<'a>>,
@@ -177,15 +190,18 @@ impl<'a> RowsMut<'a> {
     }
 }
 
-/// Where rows lie among floats, in values.
+/// The positions of rows among floats. Distances count values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) tokens: usize,
+    /// Distance between heads.
     head: usize,
+    /// Distance between tokens.
     step: usize,
 }
 
 impl Place {
+    /// Returns the index of the first value of a row.
     pub(crate) const fn at(&self, head: usize, token: usize) -> usize {
         head * self.head + token * self.step
     }
@@ -236,7 +252,7 @@ impl Order {
     }
 }
 
-/// Rows of heads, found to lie within their floats.
+/// Rows of several heads, all of which lie within the floats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid<'a> {
     floats: Floats<'a>,
@@ -250,7 +266,7 @@ impl Grid<'_> {
         self.place.tokens
     }
 
-    /// The row itself, where it is f32.
+    /// Returns a row if it is f32.
     pub(crate) fn f32_row(&self, head: usize, token: usize) -> Option<&[f32]> {
         match self.floats {
             Floats::F32(values) => Some(&values[self.place.at(head, token)..][..self.width]),
@@ -258,8 +274,9 @@ impl Grid<'_> {
         }
     }
 
-    /// The first value that f16 cannot hold, if there is one, and whether it is finite; counted as in
-    /// \[heads]\[tokens]\[width].
+    /// Returns the index of the first value that f16 cannot hold, and whether the value is finite.
+    ///
+    /// The index counts values in the order \[heads]\[tokens]\[width].
     pub(crate) fn first_unfit(&self) -> Option<(usize, bool)> {
         let (tokens, width) = (self.place.tokens, self.width);
         if self.floats.len() == self.heads * tokens * width && self.place.step == width {
@@ -278,13 +295,13 @@ impl Grid<'_> {
         self.floats.write(backend, self.place.at(head, token), bytes);
     }
 
-    /// Rows of a head, rounded to f16, from a token on.
+    /// Copies rows of a head from `token` on, rounded to f16.
     pub(crate) fn read(&self, backend: Kernels, head: usize, token: usize, out: &mut [f32]) {
         let (from, stride) = (self.place.at(head, token), self.place.step);
         self.floats.read(backend, from, (stride, self.width), out);
     }
 
-    /// All rows as f32, in the order \[heads]\[tokens]\[width].
+    /// Copies all rows as f32, in the order \[heads]\[tokens]\[width].
     #[cfg(feature = "alloc")]
     pub(crate) fn to_f32(self, backend: Kernels, out: &mut [f32]) {
         for (row, out) in out.chunks_exact_mut(self.width).enumerate() {
@@ -297,7 +314,7 @@ impl Grid<'_> {
 
 #[cfg(feature = "alloc")]
 impl RowsMut<'_> {
-    /// Floats in the order of heads, if they are f32 and lie so.
+    /// Returns the floats if they are f32 in the order \[heads]\[tokens]\[width].
     pub(crate) fn plain(&mut self) -> Option<&mut [f32]> {
         match (self.order, &mut self.floats) {
             (Order::HeadsFirst, FloatsMut::F32(values)) => Some(values),
@@ -305,7 +322,7 @@ impl RowsMut<'_> {
         }
     }
 
-    /// Where so many rows of these heads go.
+    /// Returns the place of the rows of `heads` heads, each with `each` rows.
     pub(crate) fn place(&self, (heads, width): (usize, usize), each: usize) -> Result<Place, Error> {
         self.order.place("output", (heads, width), Some(each), self.floats.len())
     }
@@ -417,14 +434,14 @@ impl<'a> From<Floats<'a>> for Rows<'a> {
     }
 }
 
-/// f16 rounds this to infinity.
+/// The smallest value that f16 rounds to infinity.
 pub(crate) const LIMIT: f32 = 65520.0;
 
-/// Values on the stack: most rows, and few zeros to clear.
+/// The number of values in a buffer on the stack. Most rows fit, and few zeros are cleared for shorter ones.
 const AT_ONCE: usize = 128;
 
 impl Floats<'_> {
-    /// Number of values.
+    /// Returns the number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -434,13 +451,13 @@ impl Floats<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Some of them.
+    /// Returns a range of the values.
     pub(crate) fn slice(&self, range: Range<usize>) -> Self {
         match *self {
             Self::F32(values) => Self::F32(&values[range]),
@@ -449,7 +466,7 @@ impl Floats<'_> {
         }
     }
 
-    /// Writes them as f32, exactly.
+    /// Writes the values as f32, exactly.
     #[cfg(feature = "alloc")]
     fn widen(&self, backend: Kernels, out: &mut [f32]) {
         match self {
@@ -472,7 +489,7 @@ impl Floats<'_> {
         }
     }
 
-    /// The first value that f16 cannot hold, if there is one, and whether it is finite.
+    /// Returns the index of the first value that f16 cannot hold, and whether the value is finite.
     pub(crate) fn first_unfit(&self) -> Option<(usize, bool)> {
         fn first(values: impl Iterator<Item = f32>) -> Option<(usize, bool)> {
             values
@@ -480,7 +497,8 @@ impl Floats<'_> {
                 .find(|(_, x)| x.is_nan() || x.abs() >= LIMIT)
                 .map(|(at, x)| (at, x.is_finite()))
         }
-        // Without an early exit, and on bits, compilers make vectors of it. The first bf16 from LIMIT on is 65536.
+        // Compilers vectorise this test, because it works on bits and has no early exit. 0x4780 is 65536, the smallest
+        // bf16 that is at least LIMIT.
         let is_fit = match self {
             Self::F32(values) => values.iter().fold(true, |fit, x| fit & (x.abs() < LIMIT)),
             Self::F16(values) => values.iter().fold(true, |fit, x| fit & (x.to_bits() & 0x7c00 < 0x7c00)),
@@ -516,7 +534,7 @@ impl Floats<'_> {
         }
     }
 
-    /// Rows of `dim` values, rounded to f16, the first from value `from` on, each `stride` behind the one before.
+    /// Copies rows of `dim` values, rounded to f16. The first begins at value `from`, and each next one `stride` later.
     pub(crate) fn read(&self, backend: Kernels, from: usize, (stride, dim): (usize, usize), out: &mut [f32]) {
         let mut bytes = [0; 2 * MAX_DIM];
         for (row, out) in out.chunks_exact_mut(dim).enumerate() {
@@ -526,7 +544,7 @@ impl Floats<'_> {
     }
 }
 
-/// The largest f16: outputs that round above it end there.
+/// The largest f16. Larger outputs are clamped to it.
 #[cfg(feature = "alloc")]
 const LARGEST: f32 = 65504.0;
 
@@ -540,7 +558,7 @@ impl FloatsMut<'_> {
         }
     }
 
-    /// Writes values from `at` on, rounded to the nearest of the type.
+    /// Writes values from index `at` on, rounded to the nearest value of the type.
     fn write(&mut self, backend: Kernels, at: usize, x: &[f32]) {
         match self {
             Self::F32(values) => values[at..at + x.len()].copy_from_slice(x),

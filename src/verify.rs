@@ -1,8 +1,8 @@
-//! Checks that this build computes on this machine what every other one computes.
+//! Checks that this build on this machine computes the same bits as every other one.
 //!
-//! Codecs and caches work on fixed inputs, and a checksum takes in all bytes and bits of their results. The table
-//! `verify/expected.txt` says what the checksums must be. Nothing here needs a heap or a file: [`codec`] and [`layer`] check
-//! the one codec that a firmware links, and [`check`] checks any codec by its name.
+//! Codecs and caches compute on fixed inputs. Checksums cover all bytes and bits of their results, and the table
+//! `verify/expected.txt` has the expected checksums. [`check`] checks a codec by its name. [`codec`] and [`layer`]
+//! check one codec, for example the only one that a firmware links. This module needs neither a heap nor files.
 //!
 //! ```
 //! use octaplex::{Backend, verify};
@@ -15,9 +15,9 @@
 //! # Ok::<(), octaplex::Error>(())
 //! ```
 //!
-//! Inputs come from integers: a state of 32 bits, the seed at first, steps s ← s·1664525 + 1013904223, and gives
-//! ((s >> 16) - 32768)/8192, which f32 holds exactly. Dense rotations and sketches (`haar`, `gauss`) need a heap and are
-//! not among the cases: the golden files have them.
+//! A generator of 32 bits computes the inputs. It starts from the seed and steps s ← s·1664525 + 1013904223. Each value
+//! is ((s >> 16) - 32768)/8192, which is exact in f32. Dense rotations and sketches (`haar`, `gauss`) need a heap, so
+//! they are not among the cases. The golden files cover them.
 
 use crate::cache::{Layer, LayerCache, Storage};
 use crate::codec::Codec;
@@ -28,38 +28,40 @@ use crate::stream::Stream;
 use crate::{Attend, Backend, CodecSpec, Error, LayerConfig};
 use core::fmt;
 
-/// The seed of the table.
+/// The seed of the expected checksums.
 pub const SEED: u32 = 2_463_534_242;
 
-/// The most queries of a call.
+/// The largest number of queries of a call.
 const QUERIES: usize = 8;
 
-/// Words of memory that [`check`] works in, whatever the codec.
+/// The words of memory that [`check`] needs for any codec.
 pub const MEMORY: usize = 110_000;
 
-/// What [`check`] folds: the specs of every codec's [`samples`](crate::codecs::CodecInfo::samples), and a width of each. A codec's first
-/// case is its cache's.
+/// Returns the cases of [`check`]: the [`samples`](crate::codecs::CodecInfo::samples) of all codecs, each a spec and a
+/// width.
+///
+/// The first case of a codec is also the one of its cache.
 pub fn cases() -> impl Iterator<Item = (&'static str, usize)> {
     CODECS.iter().flat_map(|codec| codec.samples.iter().copied())
 }
 
-/// What a codec computed.
+/// Holds the checksums of a codec's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksums {
-    /// On blocks, for all of its [`cases`].
+    /// Checksum of blocks and products, for all [`cases`] of the codec.
     pub blocks: u32,
-    /// In a cache, for the first of them.
+    /// Checksum of a cache, for the codec's first case.
     pub cache: u32,
 }
 
-/// As in the table: `1234abcd 5678ef90`.
+/// Prints the checksums as in the table: `1234abcd 5678ef90`.
 impl fmt::Display for Checksums {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x} {:08x}", self.blocks, self.cache)
     }
 }
 
-/// What the table says of a codec; `None` for a name that it lacks.
+/// Returns the expected checksums of the codec with this name, or `None` for an unknown name.
 #[must_use]
 pub fn expected(name: &str) -> Option<Checksums> {
     let mut words = include_str!("verify/expected.txt").lines().map(|line| line.split_ascii_whitespace());
@@ -68,7 +70,7 @@ pub fn expected(name: &str) -> Option<Checksums> {
     Some(Checksums { blocks: number()?, cache: number()? })
 }
 
-/// One checksum for many codecs, in the order of [`CodecSpec::all`].
+/// Combines the checksums of many codecs, in the order of [`CodecSpec::all`], into one.
 pub fn together(codecs: impl IntoIterator<Item = Checksums>) -> u32 {
     let mut fold = Fold::EMPTY;
     codecs.into_iter().for_each(|Checksums { blocks, cache }| {
@@ -78,7 +80,7 @@ pub fn together(codecs: impl IntoIterator<Item = Checksums>) -> u32 {
     fold.finish()
 }
 
-/// What this thread's floats do that no other machine's do, and how to have that otherwise.
+/// Checks that this thread has the default floating-point environment. The error says how to get it.
 fn check_floats() -> Result<(), Error> {
     use core::hint::black_box;
     let (tiny, ulp) = (f32::MIN_POSITIVE, f32::EPSILON);
@@ -100,12 +102,16 @@ fn check_floats() -> Result<(), Error> {
     Ok(())
 }
 
-/// The checksums of the codec of that name (`turboquant`), on a backend: to be compared with [`expected`]. Works in
-/// `memory`, [`MEMORY`] words or more. Milliseconds, at most a second or two where the backend is `scalar`.
+/// Computes the checksums of the codec with this name (`turboquant`) on a backend. Compare them with [`expected`].
+///
+/// `memory` has [`MEMORY`] words or more. The call takes milliseconds, or a second or two with the backend `scalar`.
 ///
 /// # Errors
-/// [`Error::UnknownCodec`]; [`Error::Length`]; [`Error::Unsupported`] for a codec that this build is without, and where the
-/// thread flushes denormals or does not round to nearest, so that checksums would differ. No other, where the library is sound.
+/// * [`Error::UnknownCodec`] for an unknown name.
+/// * [`Error::Length`] if `memory` is too short.
+/// * [`Error::Unsupported`] if this build lacks the codec.
+/// * [`Error::Unsupported`] if the thread flushes denormals or does not round to nearest, as checksums would then
+///   differ.
 pub fn check(name: &str, backend: Backend, memory: &mut [f32]) -> Result<Checksums, Error> {
     check_floats()?;
     let mut blocks = Fold::EMPTY;
@@ -129,18 +135,20 @@ pub fn check(name: &str, backend: Backend, memory: &mut [f32]) -> Result<Checksu
     Ok(Checksums { blocks: blocks.finish(), cache: layer(&mut cache, SEED, memory)? })
 }
 
-/// Rows of a page: more than a kernel takes at once, and some left over.
+/// The number of rows of a page. It is larger than the batches of kernels, and no multiple of them.
 const ROWS: usize = 69;
 
-/// Words of memory that [`codec`] works in.
+/// Returns the words of memory that [`codec`] needs.
 #[must_use]
 pub fn codec_memory(codec: &dyn Codec) -> usize {
     let page = words_for(codec.page_bytes_max(ROWS));
     ROWS * codec.dim() + page + QUERIES * (codec.query_len() + ROWS + codec.dim())
 }
 
-/// The checksum of a codec: of 69 rows as blocks one by one and as a page, of what they decode to, of their scores with
-/// one, three and eight queries, and of as many sums.
+/// Computes the checksum of a codec.
+///
+/// It covers 69 rows as single blocks and as a page, the decoded rows, their scores with one, three and eight queries,
+/// and weighted sums for as many queries.
 ///
 /// ```
 /// use octaplex::codecs::TurboQuant;
@@ -155,7 +163,7 @@ pub fn codec_memory(codec: &dyn Codec) -> usize {
 /// ```
 ///
 /// # Errors
-/// [`Error::Length`] for memory of less than [`codec_memory`], and those of the codec.
+/// [`Error::Length`] if `memory` has fewer words than [`codec_memory`], and errors of the codec.
 pub fn codec(codec: &dyn Codec, seed: u32, memory: &mut [f32]) -> Result<u32, Error> {
     let (dim, len) = (codec.dim(), codec.query_len());
     let mut memory = Memory::new(memory, codec_memory(codec))?;
@@ -200,14 +208,16 @@ pub fn codec(codec: &dyn Codec, seed: u32, memory: &mut [f32]) -> Result<u32, Er
     Ok(fold.finish())
 }
 
-/// Tokens that an append of [`layer`] takes; query heads to a key/value head, and queries of a block.
+/// The tokens of each append of [`layer`].
 const STEP: usize = 10;
+/// The query heads of a key/value head.
 const GROUP: usize = 2;
+/// The queries of a block.
 const BLOCK: usize = 3;
-/// Tokens that a layer has at most.
+/// The largest number of tokens of a layer.
 const TOKENS: usize = 200;
 
-/// Words of memory that [`layer`] works in.
+/// Returns the words of memory that [`layer`] needs.
 #[must_use]
 pub fn layer_memory(config: &LayerConfig) -> usize {
     let (heads, width) = (config.kv_heads, config.key_dim + config.value_dim);
@@ -215,12 +225,16 @@ pub fn layer_memory(config: &LayerConfig) -> usize {
     STEP * heads * width + queries * width + TOKENS + heads * GROUP + config.scratch_len(queries)
 }
 
-/// The checksum of a layer, which is cleared first and holds 193 tokens in the end: of attention's outputs with every
-/// option, its two products, a rollback, an eviction, and of snapshots. Room for 200 tokens and pages of at most 128
-/// is what it takes.
+/// Computes the checksum of a layer.
+///
+/// It covers attention with every option, the two products of attention, a rollback, an eviction, and snapshots. The
+/// layer is cleared first, and the next position is 193 in the end. It needs a capacity of 200 tokens, and pages of at
+/// most 128 tokens.
 ///
 /// # Errors
-/// [`Error::Length`] for memory of less than [`layer_memory`], [`Error::Full`], and those of the codecs.
+/// * [`Error::Length`] if `memory` has fewer words than [`layer_memory`].
+/// * [`Error::Full`] if the capacity is too small.
+/// * Errors of the codecs.
 pub fn layer<K: Codec, V: Codec, S: Storage>(
     layer: &mut Layer<K, V, S>,
     seed: u32,
@@ -280,7 +294,7 @@ pub fn layer<K: Codec, V: Codec, S: Storage>(
     Ok(fold.finish())
 }
 
-/// Memory that is handed out piece by piece.
+/// Memory that is split into pieces.
 struct Memory<'a>(&'a mut [f32]);
 
 impl<'a> Memory<'a> {
@@ -299,7 +313,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The inputs.
+/// Generates the inputs.
 struct Numbers(u32);
 
 impl Numbers {
@@ -310,7 +324,8 @@ impl Numbers {
         }
     }
 
-    /// Rows of all magnitudes, a constant one, a zero, and one with a channel that stands out in every eight.
+    /// Fills rows. Every eight have several magnitudes, a row of zeros, a constant row, and a row with one large
+    /// channel.
     fn fill_rows(&mut self, rows: &mut [f32], dim: usize) {
         for (number, row) in rows.chunks_exact_mut(dim).enumerate() {
             self.fill(row);
@@ -325,8 +340,10 @@ impl Numbers {
     }
 }
 
-/// FNV-1a of 64 bits over bytes, and over floats as their little-endian bits; its halves are folded in the end. (A CRC-32 would
-/// not do: sections of a snapshot end in theirs, and a CRC over data and its CRC forgets the data.)
+/// Computes FNV-1a of 64 bits over bytes, and over floats as their little-endian bits. At the end, it folds the halves.
+///
+/// A CRC-32 would be wrong here. Sections of a snapshot end in their CRC-32, and a CRC over data and its CRC does not
+/// depend on the data.
 struct Fold(u64);
 
 impl Fold {

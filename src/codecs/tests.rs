@@ -1,4 +1,4 @@
-//! What codecs say of their memory, against what an allocator counts.
+//! Compares the memory that codecs report with the memory that an allocator counts.
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
 use super::*;
