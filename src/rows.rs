@@ -240,11 +240,7 @@ impl Order {
                     (heads - 1).saturating_mul(head).saturating_add((tokens - 1).saturating_mul(step));
                 let expected = first.saturating_add(width);
                 if expected > actual {
-                    return Err(Error::Length {
-                        what: "values that strided rows reach over",
-                        expected,
-                        actual,
-                    });
+                    return Err(Error::Length { what: "values of strided rows", expected, actual });
                 }
                 Ok(Place { tokens, head, step })
             }

@@ -62,6 +62,8 @@ impl fmt::Display for Checksums {
 }
 
 /// Returns the expected checksums of the codec with this name, or `None` for an unknown name.
+///
+/// The [module](self) has an example.
 #[must_use]
 pub fn expected(name: &str) -> Option<Checksums> {
     let mut words = include_str!("verify/expected.txt").lines().map(|line| line.split_ascii_whitespace());
@@ -88,7 +90,7 @@ fn check_floats() -> Result<(), Error> {
     let doubled = black_box(f32::from_bits(1)) * black_box(1.0 / tiny); // a denormal operand
     if halved.to_bits() == 0 || doubled == 0.0 {
         return Err(Error::Unsupported {
-            why: "this thread flushes denormals to zero (-ffast-math links code that sets it, torch.set_flush_denormal too): \
+            why: "this thread flushes denormals to zero (code linked with -ffast-math or torch.set_flush_denormal set this): \
                   call octaplex through octaplex::with_default_floats",
         });
     }
@@ -104,7 +106,8 @@ fn check_floats() -> Result<(), Error> {
 
 /// Computes the checksums of the codec with this name (`turboquant`) on a backend. Compare them with [`expected`].
 ///
-/// `memory` has [`MEMORY`] words or more. The call takes milliseconds, or a second or two with the backend `scalar`.
+/// `memory` has [`MEMORY`] words or more. The call takes milliseconds, or a second or two with the backend
+/// `scalar`. The [module](self) has an example.
 ///
 /// # Errors
 /// * [`Error::UnknownCodec`] for an unknown name.
@@ -230,6 +233,18 @@ pub fn layer_memory(config: &LayerConfig) -> usize {
 /// It covers attention with every option, the two products of attention, a rollback, an eviction, and snapshots. The
 /// layer is cleared first, and the next position is 193 in the end. It needs a capacity of 200 tokens, and pages of at
 /// most 128 tokens.
+///
+/// ```
+/// use octaplex::cache::SharedLayer;
+/// use octaplex::{Backend, Error, LayerConfig, verify};
+///
+/// let config = LayerConfig::new(1, 64, 256);
+/// let mut layer = SharedLayer::on_heap(&config, Backend::detect())?;
+/// let mut memory = vec![0.0; verify::layer_memory(&config)];
+/// let checksum = verify::layer(&mut layer, verify::SEED, &mut memory)?;
+/// assert_eq!(checksum, verify::layer(&mut layer, verify::SEED, &mut memory)?);
+/// # Ok::<(), Error>(())
+/// ```
 ///
 /// # Errors
 /// * [`Error::Length`] if `memory` has fewer words than [`layer_memory`].

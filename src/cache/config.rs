@@ -8,7 +8,7 @@ use crate::codec::turboquant::TurboQuantSpec;
 use crate::spec::builders;
 use crate::{CodecSpec, Error};
 
-/// Says what is subtracted from keys before they are encoded.
+/// Chooses the centre that is subtracted from keys before they are encoded.
 ///
 /// A vector added to all keys of a head changes every logit of a query by the same amount. Softmax ignores that. So a
 /// centre costs bits, but no accuracy.

@@ -39,7 +39,8 @@ const PAGE: &[u8; 8] = b"octapage";
 const VERSION: u32 = 3;
 
 /// The error of a page whose balance or prefix centre differs from that of the cache.
-pub(crate) const OTHER_BALANCE: &str = "a page with another balance or prefix centre than this cache's";
+pub(crate) const OTHER_BALANCE: &str =
+    "the balance or the prefix centre of the page differs from this layer's";
 
 /// Returns the error of a snapshot: the byte offset, and what is wrong there.
 pub(crate) fn damaged<T>(at: usize, why: &'static str) -> Result<T, Error> {
@@ -121,7 +122,7 @@ impl<'a> Reader<'a> {
         let at = self.at;
         match usize::try_from(u64::from_le_bytes(self.array()?)) {
             Ok(value) if value <= MAX_POSITION => Ok(value),
-            _ => damaged(at, "a number that is too large for this machine"),
+            _ => damaged(at, "the number is too large for this machine"),
         }
     }
 
@@ -143,7 +144,7 @@ impl<'a> Reader<'a> {
         let text = self.take(length.min(4096))?;
         match core::str::from_utf8(text).ok().and_then(|text| text.parse().ok()) {
             Some(spec) => Ok(spec),
-            None => damaged(at, "a codec that this version does not know"),
+            None => damaged(at, "this version does not know the codec"),
         }
     }
 }
@@ -197,7 +198,7 @@ impl LayerConfig {
             [center @ 0..3, balance @ 0..2, 0, 0] => {
                 ([Center::Off, Center::Prefix, Center::Page][usize::from(center)], balance == 1)
             }
-            _ => return damaged(at, "a centre or a balance of another kind"),
+            _ => return damaged(at, "the centre or the balance is of an unknown kind"),
         };
         let sliding_window = Some(reader.u64()?).filter(|window| *window > 0);
         let capacity = reader.u64()?;
@@ -249,7 +250,7 @@ impl State {
             || floor > start
             || calibrated > usize::from(!layout.balance.is_none())
         {
-            return damaged(at, "a state that no cache of this configuration can be in");
+            return damaged(at, "no layer of this configuration can be in this state");
         }
         Ok(state)
     }
@@ -359,7 +360,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Checks that the configuration names the codecs.
     pub(crate) fn check_codecs(&self) -> Result<(), Error> {
         if self.own_codecs {
-            return Err(Error::Unsupported { why: "a codec without a spec has no snapshots" });
+            return Err(Error::Unsupported {
+                why: "a layer with your own codecs loads no snapshots and sends no pages, because the codecs have no specs",
+            });
         }
         Ok(())
     }
@@ -372,7 +375,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let config = read_header(&mut reader)?;
         let LayerConfig { capacity, query_heads, .. } = self.config;
         if (LayerConfig { capacity, query_heads, ..config }) != self.config {
-            return damaged(12, "a snapshot of a layer with another configuration");
+            return damaged(12, "the snapshot is of a layer with another configuration");
         }
         let state = State::read(&mut reader, &layout, &self.config)?;
         let pages = reader.u64()?;
@@ -396,7 +399,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let page = read_page(&mut reader, &layout)?;
             reader.checksum()?;
             if position(page) < end || position(page) + layout.page > state.start {
-                return damaged(at, "a page out of order");
+                return damaged(at, "the page is out of order");
             }
             end = position(page) + layout.page;
             if apply {
@@ -425,7 +428,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let at = reader.at;
         let bytes = reader.take(piece.len())?;
         if !kind.is_sound(bytes) {
-            return damaged(at, "a value that is not finite, or an invalid balance");
+            return damaged(at, "a value is not finite, or a balance is invalid");
         }
         if apply {
             self.store.front_mut()[piece].copy_from_slice(bytes);
@@ -491,7 +494,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             return damaged(0, "this is no page, or a page of another version");
         }
         if reader.u32()? != self.fingerprint() as usize {
-            return damaged(12, "a page of a layer with another configuration");
+            return damaged(12, "the page is of a layer with another configuration");
         }
         let front = reader.at;
         self.check_decided(&mut reader)?;
@@ -571,7 +574,7 @@ fn read_header(reader: &mut Reader) -> Result<LayerConfig, Error> {
         return damaged(0, "this is no snapshot of a layer");
     }
     if reader.u32()? != VERSION as usize {
-        return damaged(8, "a snapshot of another version");
+        return damaged(8, "the snapshot is of another version");
     }
     LayerConfig::read(reader)
 }
@@ -596,12 +599,12 @@ pub(crate) fn read_page<'a>(reader: &mut Reader<'a>, layout: &Layout) -> Result<
     let position = u64::from_le_bytes(page.first_chunk().copied().unwrap_or_default());
     // A page ends at or before the largest position.
     if position > (MAX_POSITION - layout.page) as u64 || !layout.is_sound(page) {
-        return damaged(at, "a page whose lengths do not add up");
+        return damaged(at, "the lengths of the page do not add up");
     }
     for head in 0..layout.heads {
         let Head { keys, values } = layout.head(page, head);
         if !layout.keys.is_sound(&keys) || !layout.values.is_sound(&values) {
-            return damaged(at, "a centre or norms that are not finite");
+            return damaged(at, "a centre or a norm is not finite");
         }
     }
     Ok(page)

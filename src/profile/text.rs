@@ -151,7 +151,7 @@ impl FromStr for Profile {
         let version =
             lines.expect("octaplex-profile", "expected \"octaplex-profile 1\": this is no profile")?;
         if version != "1" {
-            return lines.refuse("a profile of another version: this library reads version 1");
+            return lines.refuse("the profile is of another version: this library reads version 1");
         }
         let model = lines.expect("model", "expected \"model\" and its name")?.into();
         let count = lines.number("layers", "expected \"layers\" and their number, 1 to 65,536")?;

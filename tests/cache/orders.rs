@@ -103,7 +103,7 @@ fn rows_that_do_not_fit_are_refused() {
     let before = some.save();
     let strided = |tokens, head, step| Rows::strided(&rows, tokens, head, step);
     let (full, step) = (10 * WIDTH, WIDTH);
-    let what = "values that strided rows reach over";
+    let what = "values of strided rows";
     for (rows, error) in [
         (strided(10, full + 1, step), Error::Length { what, expected: 2 * full + 1, actual: 2 * full }),
         (strided(11, full, step), Error::Length { what, expected: 2 * full + step, actual: 2 * full }),

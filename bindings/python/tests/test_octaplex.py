@@ -316,7 +316,7 @@ def transposed_weights():
         ("NaN", lambda c, k: k.encode(CHUNK * np.float32("nan"))),
         ("bytes of a blob", lambda c, k: k.encode_into(CHUNK, bytearray(10))),
         ("cannot be written", lambda c, k: k.encode_into(CHUNK, b"x" * 10**6)),
-        ("end here", lambda c, k: k.decode(b"")),
+        ("cut off", lambda c, k: k.decode(b"")),
         ("no chunk", lambda c, k: k.decode(bytes(1000))),
         ("cut off", lambda c, k: k.decode(k.encode(CHUNK)[:-1])),
         ("bytes behind", lambda c, k: k.decode(k.encode(CHUNK) + b"x")),

@@ -100,7 +100,7 @@ impl<R: Read> Incoming<'_, R> {
             self.until(at.saturating_add(layout.header))?;
             let page = layout.page_length(&self.bytes[at..]);
             if page > layout.page_bytes {
-                return damaged(at, "a page whose lengths do not add up").map_err(refused);
+                return damaged(at, "the lengths of the page do not add up").map_err(refused);
             }
             at = self.section(at, page)?;
         }
