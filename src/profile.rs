@@ -65,9 +65,9 @@ impl Decimal {
 
 impl Profile {
     /// The largest number of layers.
-    const MOST_LAYERS: usize = 1 << 16;
+    const MAX_LAYERS: usize = 1 << 16;
     /// The largest number of codecs of keys, and of codecs of values.
-    const MOST_CODECS: usize = 64;
+    const MAX_CODECS: usize = 64;
 
     /// Creates a profile from measurements.
     ///
@@ -120,11 +120,11 @@ impl Profile {
         if !(1..=1 << 16).contains(&self.kv_heads) || !self.dims.iter().all(|dim| WIDTHS.contains(dim)) {
             return Err("no cache has these key/value heads and widths");
         }
-        if !(1..=Self::MOST_LAYERS).contains(&self.layers.len()) {
+        if !(1..=Self::MAX_LAYERS).contains(&self.layers.len()) {
             return Err("a profile must have 1 to 65,536 layers");
         }
         for (curve, &dim) in self.curves.iter().zip(&self.dims) {
-            if !(1..=Self::MOST_CODECS).contains(&curve.len()) {
+            if !(1..=Self::MAX_CODECS).contains(&curve.len()) {
                 return Err("a profile must have 1 to 64 codecs of keys, and 1 to 64 codecs of values");
             }
             curve.iter().try_for_each(|(spec, _)| check_codec(*spec, dim))?;

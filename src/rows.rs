@@ -434,7 +434,7 @@ impl<'a> From<Floats<'a>> for Rows<'a> {
 pub(crate) const LIMIT: f32 = 65520.0;
 
 /// The number of values in a buffer on the stack. Most rows fit, and few zeros are cleared for shorter ones.
-const AT_ONCE: usize = 128;
+const BUFFER: usize = 128;
 
 impl Floats<'_> {
     /// Returns the number of values.
@@ -468,8 +468,8 @@ impl Floats<'_> {
         match self {
             Self::F32(values) => out.copy_from_slice(values),
             Self::F16(values) => {
-                for (values, out) in values.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
-                    let mut bytes = [0; 2 * AT_ONCE];
+                for (values, out) in values.chunks(BUFFER).zip(out.chunks_mut(BUFFER)) {
+                    let mut bytes = [0; 2 * BUFFER];
                     let bytes = &mut bytes[..2 * values.len()];
                     let halves = values.iter().zip(bytes.as_chunks_mut::<2>().0);
                     halves.for_each(|(x, bytes)| *bytes = x.to_le_bytes());
@@ -519,8 +519,8 @@ impl Floats<'_> {
                 }
             }
             Self::Bf16(values) => {
-                let mut row = [0.0; AT_ONCE];
-                for (values, bytes) in values[range].chunks(AT_ONCE).zip(bytes.chunks_mut(2 * AT_ONCE)) {
+                let mut row = [0.0; BUFFER];
+                for (values, bytes) in values[range].chunks(BUFFER).zip(bytes.chunks_mut(2 * BUFFER)) {
                     let row = &mut row[..values.len()];
                     let finite = values.iter().map(|x| f32::from_bits(u32::from(x.to_bits()) << 16));
                     row.iter_mut().zip(finite).for_each(|(slot, x)| *slot = x);
@@ -559,9 +559,9 @@ impl FloatsMut<'_> {
         match self {
             Self::F32(values) => values[at..at + x.len()].copy_from_slice(x),
             Self::F16(values) => {
-                let mut row = [0.0; AT_ONCE];
-                let mut bytes = [0; 2 * AT_ONCE];
-                for (x, values) in x.chunks(AT_ONCE).zip(values[at..at + x.len()].chunks_mut(AT_ONCE)) {
+                let mut row = [0.0; BUFFER];
+                let mut bytes = [0; 2 * BUFFER];
+                for (x, values) in x.chunks(BUFFER).zip(values[at..at + x.len()].chunks_mut(BUFFER)) {
                     let (row, bytes) = (&mut row[..x.len()], &mut bytes[..2 * x.len()]);
                     row.iter_mut().zip(x).for_each(|(slot, x)| *slot = x.clamp(-LARGEST, LARGEST));
                     backend.encode_floats(Float::F16, row, bytes);

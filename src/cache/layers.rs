@@ -139,7 +139,7 @@ impl Pool {
 
 impl KvCache {
     /// The largest number of layers.
-    const MOST_LAYERS: usize = 1 << 16;
+    const MAX_LAYERS: usize = 1 << 16;
 
     /// Creates an empty cache with one layer for each configuration.
     ///
@@ -148,8 +148,8 @@ impl KvCache {
     /// * [`Error::Memory`] if the machine has too little memory for the exact tokens of all layers.
     /// * Errors of [`SharedLayer::on_heap`].
     pub fn new(layers: impl IntoIterator<Item = LayerConfig>, backend: Backend) -> Result<Self, Error> {
-        let configs: Vec<_> = layers.into_iter().take(Self::MOST_LAYERS + 1).collect();
-        if !(1..=Self::MOST_LAYERS).contains(&configs.len()) {
+        let configs: Vec<_> = layers.into_iter().take(Self::MAX_LAYERS + 1).collect();
+        if !(1..=Self::MAX_LAYERS).contains(&configs.len()) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" });
         }
         // Check the sum: memory may suffice for each layer alone, but not for all.

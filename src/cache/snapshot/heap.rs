@@ -33,12 +33,12 @@ pub(crate) fn check_memory(codecs: usize, windows: usize, bytes: usize, at: usiz
 
 /// Counts the bytes of memory of empty layers: their codecs and their exact windows.
 #[derive(Default)]
-pub(super) struct Empty {
+pub(super) struct EmptyLayers {
     codecs: usize,
     windows: usize,
 }
 
-impl Empty {
+impl EmptyLayers {
     /// Adds a layer of this configuration, which stands at offset `at` of a snapshot of `bytes` bytes.
     pub(super) fn add(&mut self, config: &LayerConfig, bytes: usize, at: usize) -> Result<(), Error> {
         let LayerConfig { keys, values, key_dim, value_dim, .. } = *config;
@@ -64,7 +64,7 @@ impl SharedLayer {
         if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
             return damaged(12, "its exact window needs far more memory than the bytes justify");
         }
-        Empty::default().add(&config, bytes.len(), 12)?;
+        EmptyLayers::default().add(&config, bytes.len(), 12)?;
         let mut layer = Self::on_heap(&config, backend)?;
         layer.read(bytes, false)?;
         layer.read(bytes, true)?;
@@ -102,7 +102,7 @@ impl KvCache {
     /// * Errors of [`KvCache::new`].
     pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let mut reader = Reader::new(bytes);
-        let (mut layers, mut memory) = (Vec::new(), Empty::default());
+        let (mut layers, mut memory) = (Vec::new(), EmptyLayers::default());
         // Check all headers before any layer is built.
         for _ in 0..read_cache_header(&mut reader)? {
             let length = reader.u64()?;

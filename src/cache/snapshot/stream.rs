@@ -1,6 +1,6 @@
 //! Snapshots of all layers to files and sockets.
 
-use super::heap::{CACHE, Empty, read_cache_header};
+use super::heap::{CACHE, EmptyLayers, read_cache_header};
 use super::*;
 use crate::Backend;
 use crate::cache::layers::{KvCache, SharedLayer};
@@ -51,7 +51,7 @@ impl KvCache {
         let mut head = [0; 16];
         reader.read_exact(&mut head)?;
         let layers = read_cache_header(&mut Reader::new(&head)).map_err(refused)?;
-        let (mut found, mut memory, mut read) = (Vec::new(), Empty::default(), 0);
+        let (mut found, mut memory, mut read) = (Vec::new(), EmptyLayers::default(), 0);
         for _ in 0..layers {
             let mut length = [0; 8];
             reader.read_exact(&mut length)?;
