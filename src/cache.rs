@@ -30,8 +30,8 @@
 //!
 //! `start` follows from `kept` and `next` alone (`LayerConfig::closed`). So a rollback to a position finds the same
 //! pages closed as when the layer first reached it. The first page that closes decides the balance and the prefix
-//! centre. If a rollback opens that page again, both are undecided again. Positions never change, because keys carry
-//! their rotary embedding.
+//! centre. If a rollback opens that page again, both are undecided again, except for a calibrated balance. Positions
+//! never change, because keys carry their rotary embedding.
 //!
 //! In memory, the ring has a whole number of pages, so a page never wraps around its end. `place` is where the row of
 //! `kept` lies:
@@ -124,7 +124,7 @@ pub struct Layer<K, V, S> {
     pub(crate) store: S,
 }
 
-/// Where a layer's tokens are. The drawings at the top of this file show `kept`, `start`, `next`, `place` and `floor`.
+/// Says where a layer's tokens are. The drawings at the top of this file show `kept`, `start`, `next`, `place` and `floor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     /// Position of the next token.

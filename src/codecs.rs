@@ -157,7 +157,7 @@ macro_rules! codecs {
             }
         )*
 
-        /// A codec of any kind and width that is chosen at run time, without a heap.
+        /// Holds a codec of any kind and width that is chosen at run time, without a heap.
         ///
         /// Each call has one match, for a whole page. This type links all codecs. If you know the codec at compile
         /// time, use its own type instead.

@@ -24,8 +24,9 @@ pub enum Error {
         /// Index of the first such value, counted over all vectors of the call.
         index: usize,
     },
-    /// A value or a scale is too large for its stored format (65520 and up for f16), or a query or a bias is too large
-    /// for scores. The method says which applies.
+    /// A number is too large. The method says which of these cases applies:
+    /// * a value or a scale for its stored format (65520 and up for f16)
+    /// * a query or a bias for scores
     Overflow,
     /// A weight is larger than [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     Weight {

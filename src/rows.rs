@@ -31,7 +31,7 @@ pub enum FloatsMut<'a> {
     Bf16(&'a mut [bf16]),
 }
 
-/// The order of the rows of several heads:
+/// Names the order of the rows of several heads:
 ///
 /// ```text
 ///  HeadsFirst    │ head 0: token 0, token 1, … │ head 1: token 0, token 1, … │

@@ -150,8 +150,8 @@ pub fn codec_memory(codec: &dyn Codec) -> usize {
 
 /// Computes the checksum of a codec.
 ///
-/// It covers 69 rows as single blocks and as a page, the decoded rows, their scores with one, three and eight queries,
-/// and weighted sums for as many queries.
+/// It covers 69 rows, encoded as single blocks and as a page, and the decoded rows. It also covers scores and weighted
+/// sums for one, three and eight queries.
 ///
 /// ```
 /// use octaplex::codecs::TurboQuant;

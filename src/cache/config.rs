@@ -80,8 +80,8 @@ pub struct LayerConfig {
     pub max_rollback: usize,
     /// Number of tokens that the layer can hold, in sinks, pages and window.
     ///
-    /// A layer with a sliding window takes any number of tokens if this is at least sinks + page + the larger of
-    /// `sliding_window + max_rollback` and `recent_window`.
+    /// A layer with a sliding window needs sinks + page + the larger of `sliding_window + max_rollback` and
+    /// `recent_window`. It then takes any number of tokens.
     pub capacity: usize,
 }
 

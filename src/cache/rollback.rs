@@ -36,7 +36,7 @@ use crate::page::in_page;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// What remains after a rollback.
+/// Describes a layer after a rollback.
 pub(crate) struct Cut {
     /// Position of the window's first token.
     pub(crate) start: usize,

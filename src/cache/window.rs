@@ -153,8 +153,8 @@ impl Standing<'_> {
 
     /// Counts what an append up to position `next` changes.
     ///
-    /// Returns the number of pages that close, of those among them that no query sees, of old pages that no query sees,
-    /// and of tokens that the layer then holds.
+    /// Returns four numbers: pages that close, closing pages that no query sees, old pages that no query sees, and tokens
+    /// that the layer then holds.
     fn counts(&self, next: usize) -> [usize; 4] {
         let (config, page, start) = (self.config, self.config.page, self.state.start);
         let window = next.saturating_sub(start);
