@@ -124,7 +124,7 @@ pub struct Layer<K, V, S> {
     pub(crate) store: S,
 }
 
-/// Says where a layer's tokens are. The drawings at the top of this file show `kept`, `start`, `next`, `place` and `floor`.
+/// Says where a layer's tokens are. The drawings at the top of this file show the fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     /// Position of the next token.
