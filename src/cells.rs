@@ -144,7 +144,9 @@ impl CellConfig {
             return refuse("at most 64 sinks, and at least 1 open page");
         }
         if u32::try_from(self.page_bytes()).is_err() {
-            return refuse("the heads of a page have less than 4 GiB together: use fewer heads or another codec");
+            return refuse(
+                "the heads of a page have less than 4 GiB together: use fewer heads or another codec",
+            );
         }
         Ok(())
     }
