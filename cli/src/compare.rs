@@ -112,7 +112,7 @@ pub(crate) struct Compare {
     /// What to call it; by default its file's name
     #[arg(help_heading = "Beside another program", long, value_name = "NAME", requires = "reconstructed")]
     reconstructed_name: Vec<String>,
-    /// Bits a value that the advice is for; also says what the library takes for so many in a cache's pages [default: 3.2]
+    /// Bits per value to recommend codecs for; also prints what the library chooses for them [default: 3.2]
     #[arg(long, value_name = "BITS", value_parser = parse_budget)]
     budget: Option<f64>,
     /// Show all columns, however wide the terminal is
@@ -130,7 +130,7 @@ pub(crate) struct Compare {
     /// Instructions to use; `octaplex info` lists them
     #[arg(help_heading = "This machine", long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
-    /// What attends beside the CPU
+    /// Also measures attention on this device
     #[arg(help_heading = "This machine", long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
     #[command(flatten)]

@@ -48,7 +48,7 @@ use std::process::ExitCode;
 
 /// Where to begin.
 const HELP: &str = "\
-Without a command the options are those of compare; besides:
+Without a command, octaplex takes the options of compare, and:
   -h, --help     Print help; octaplex COMMAND --help has a command's options
   -V, --version  Print version
 
@@ -65,7 +65,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
     ("This machine", &["bench", "verify", "completions", "man"]),
 ];
 
-/// Compress the key/value cache of transformers. Without a command: compare
+/// Compare and test codecs for the key/value cache of transformers. Without a command: compare
 #[derive(Parser)]
 #[command(name = "octaplex", version, args_conflicts_with_subcommands = true, max_term_width = 100, after_help = HELP)]
 struct Cli {
@@ -79,7 +79,7 @@ struct Cli {
 enum Command {
     /// Compare codecs on keys, values and queries: which to take
     Compare(Box<compare::Compare>),
-    /// A codec's bytes; or this CPU's backends and all codecs
+    /// Describe a codec's bytes; without a codec, list codecs and this CPU's backends
     #[command(after_help = "Example:\n  octaplex info turboquant:bits=3 --dim 64")]
     Info {
         /// For example turboquant:bits=3
@@ -130,11 +130,11 @@ enum Command {
     },
     #[command(flatten)]
     Model(ModelCommand),
-    /// Time codecs: nanoseconds a vector, beside an f16 dot product
+    /// Time codecs, in nanoseconds per vector, against an f16 dot product
     Bench(bench::Bench),
-    /// Check that this machine computes what every other one does
+    /// Check that this machine gives the published results
     Verify(verify::Verify),
-    /// Completions for a shell, to standard output
+    /// Print completions for a shell
     #[command(
         after_help = "Example:\n  octaplex completions bash > ~/.local/share/bash-completion/completions/octaplex"
     )]
@@ -142,7 +142,7 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// The manual page, or that of a command, to standard output
+    /// Print the manual page of octaplex or of a command
     #[command(after_help = "Example:\n  octaplex man compare | man -l -")]
     Man {
         /// For example compare
@@ -155,15 +155,15 @@ enum Command {
 enum ModelCommand {
     /// Write a model's keys, values and queries on a text, for compare
     Capture(models::Capture),
-    /// Measure which layers need their bits: a profile for --budget
+    /// Measure which layers need more bits, and write a profile for --profile
     Calibrate(models::Calibrate),
-    /// Perplexity and KL with a compressed cache, beside f16
+    /// Measure perplexity and KL with a compressed cache, against f16
     Perplexity(models::Perplexity),
-    /// Write text with a compressed cache: speed and bytes
+    /// Generate text with a compressed cache; report speed and memory
     Generate(models::Generate),
-    /// Find values hidden in a long text, with a compressed cache
+    /// Test retrieval from a long text with a compressed cache
     Needle(models::Needle),
-    /// Perplexity of many codecs: a table, a page, a picture; resumable
+    /// Measure perplexity for many codecs; continues after an interruption
     Sweep(models::Sweep),
 }
 
@@ -178,7 +178,7 @@ mod models {
     pub(crate) type Sweep = super::NeedsModels;
 }
 
-/// Arguments of a command that this build has not.
+/// Arguments of a command that this build lacks.
 #[cfg(not(feature = "models"))]
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
