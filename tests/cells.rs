@@ -4,7 +4,7 @@
 
 mod golden;
 
-use crate::common::Random;
+use crate::common::{Random, is_thorough};
 use half::f16;
 use octaplex::cells::{CellAttend, CellConfig, CellPages, Partial, in_order};
 use octaplex::codecs::Role;
@@ -280,7 +280,7 @@ fn exact_cells_are_the_model() {
 
 #[test]
 fn coded_cells_are_as_near_as_their_codec() {
-    for seed in 0..4 {
+    for seed in 0..if is_thorough() { 4 } else { 1 } {
         random_calls(["turboquant", "trellis:m=8"], [64, 128], (0.05, 0.05), seed);
         random_calls(["graded:bits=4", "turboquant:bits=6"], [64, 64], (0.05, 0.05), 10 + seed);
         random_calls(["int8", "q8_0"], [64, 64], (0.002, 0.05), 20 + seed);

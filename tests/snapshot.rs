@@ -3,7 +3,7 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Any, Random, bits};
+use crate::common::{Any, Random, bits, share};
 use octaplex::cache::{Center, LayerCache, SharedLayer};
 use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig};
 
@@ -379,7 +379,7 @@ fn a_hundred_thousand_damaged_snapshots() {
     let mut random = Random::new(77);
     let (mut loaded, mut attended, mut went_on) = (0, 0, 0);
     let mut target = layer.clone();
-    for round in 0..100_000 {
+    for round in 0..share(100_000) {
         let mut damaged = bytes.clone();
         // Headers get most of the damage: that is where lengths are.
         for _ in 0..1 + random.below(3) {
@@ -433,7 +433,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}, later");
     }
     assert!(
-        loaded > 1000 && attended > 1000 && went_on > 300,
+        loaded > share(1000) && attended > share(1000) && went_on > share(300),
         "{loaded} loaded, {attended} attended, {went_on} went on"
     );
 }

@@ -2,7 +2,7 @@
 //! loses a visible token without saying so.
 
 use super::{attend, spec};
-use crate::common::{Random, bits};
+use crate::common::{Random, bits, is_thorough};
 use octaplex::cache::Center;
 use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
@@ -55,6 +55,9 @@ fn a_rollback_gives_the_bits_of_a_cache_that_never_drafted() {
                 let mut drafted = plain.fork();
                 for draft in 1..=64 {
                     drafted.append(0, rows.draft(draft - 1), rows.draft(draft - 1)).unwrap();
+                    if !is_thorough() && draft % 9 != 1 && draft != 64 {
+                        continue;
+                    }
                     let mut back = drafted.fork();
                     back.truncate(token + 1).unwrap();
                     assert_eq!(

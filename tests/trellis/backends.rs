@@ -3,6 +3,7 @@
 
 extern crate alloc;
 
+use crate::common::share;
 use crate::common::vectors::{Random, adversarial};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,10 +31,10 @@ pub(crate) fn random_vectors_agree() -> usize {
     let mut random = Random::new(72);
     specs()
         .map(|spec| {
-            random_rows::<32>(spec, 1251, &mut random)
-        + random_rows::<64>(spec, 1000, &mut random)
+            random_rows::<32>(spec, share(1251), &mut random)
+        + random_rows::<64>(spec, share(1000), &mut random)
         // Its scores have kernels of their own.
-        + random_rows::<128>(spec, 251, &mut random)
+        + random_rows::<128>(spec, share(251), &mut random)
         })
         .sum()
 }
