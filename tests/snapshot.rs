@@ -421,7 +421,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         let config = *layer.config();
         let position = layer.next_position().saturating_sub(random.below(200));
         let _ = layer.truncate(position);
-        let more = rows(round, 80 * config.kv_heads * config.key_dim.max(config.value_dim));
+        let more = rows(round as u32, 80 * config.kv_heads * config.key_dim.max(config.value_dim));
         let rows_of = |width: usize| &more[..80 * config.kv_heads * width];
         let grown = layer.append(rows_of(config.key_dim), rows_of(config.value_dim), &mut scratch);
         went_on += usize::from(grown.is_ok());
