@@ -58,6 +58,8 @@ pub(crate) mod storage;
 pub(crate) mod view;
 pub(crate) mod window;
 
+#[cfg(feature = "alloc")]
+pub(crate) use config::recommended;
 pub use config::{CacheConfig, Center, Finer, LayerConfig};
 pub use storage::{Fixed, Storage};
 

@@ -80,10 +80,15 @@ pub struct CellConfig {
 }
 
 impl CellConfig {
-    /// Creates the default configuration: one stream, 4 bits, 4 sinks, 2 open pages, balanced keys.
+    /// Creates the default configuration: one stream, 4 sinks, 2 open pages, balanced keys, and the codec that
+    /// [`LayerConfig::new`](crate::LayerConfig::new) takes.
     #[must_use]
     pub const fn new(role: Role, heads: usize, dim: usize, cells: usize) -> Self {
-        let codec = CodecSpec::TurboQuant(crate::codec::turboquant::TurboQuantSpec::new(4));
+        let (keys, values) = crate::cache::recommended(dim);
+        let codec = match role {
+            Role::Keys => keys,
+            Role::Values => values,
+        };
         Self { role, layer: 0, heads, dim, cells, streams: 1, codec, sinks: 4, open_pages: 2, balance: true }
     }
 

@@ -273,7 +273,7 @@ const WITHOUT_GRADES: [Pair; 8] = [
 ];
 
 /// Returns the default codecs of keys and values. [`LayerConfig::new`] has the table.
-const fn recommended(head_dim: usize) -> Pair {
+pub(crate) const fn recommended(head_dim: usize) -> Pair {
     if !cfg!(feature = "trellis") {
         return (turboquant(4), turboquant(4));
     }
