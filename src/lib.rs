@@ -8,12 +8,16 @@
 //! ```
 //! use octaplex::{Error, KvCache};
 //!
-//! // Layers, key/value heads, width, tokens; 32 query heads.
-//! let mut cache = KvCache::builder(2, 8, 128, 32_768).query_heads(32).build()?;
-//! let prompt = vec![0.5; 8 * 100 * 128]; // [heads][tokens][width], in f32, f16 or bf16
-//! cache.append(0, &prompt, &prompt)?;
-//! let mut output = vec![0.0; 32 * 128];
-//! cache.attend(0, &vec![0.1; 32 * 128], &mut output)?; // one token's 32 query heads
+//! let (kv_heads, query_heads, width, tokens) = (8, 32, 128, 1000);
+//! // One sequence: two layers of up to 32,768 tokens.
+//! let mut cache = KvCache::builder(2, kv_heads, width, 32_768).query_heads(query_heads).build()?;
+//!
+//! let prompt = vec![0.5; kv_heads * tokens * width]; // [heads][tokens][width], in f32, f16 or bf16
+//! cache.append(0, &prompt, &prompt)?; // layer 0
+//! assert_eq!(cache.stats().paged_tokens, 896); // compressed; the others are still exact
+//!
+//! let mut output = vec![0.0; query_heads * width];
+//! cache.attend(0, &vec![0.1; query_heads * width], &mut output)?; // the newest token's queries
 //! # Ok::<(), Error>(())
 //! ```
 //!
@@ -22,6 +26,7 @@
 //! * [`KvCache::truncate`] takes tokens back, [`KvCache::evict`] drops old ones, [`KvCache::fork`] shares pages.
 //! * `KvCache::save` and `KvCache::load` keep a cache in bytes.
 //! * [`CacheConfig`] and [`LayerConfig`] configure everything else, layer by layer.
+//! * `Profile` says how much each layer of a model may lose, so that a number of bits is spent where it counts.
 //!
 //! # Choosing codecs
 //!
@@ -48,6 +53,16 @@
 //! | `gpu` | caches on NVIDIA and AMD GPUs (features `cuda` and `hip`) |
 //! | [`verify`] | checksums of all codecs, to compare machines |
 //! | [`codebook`] | the tables that codecs share |
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `alloc` (default) | everything that needs a heap: `KvCache`, chunks, cells, profiles |
+//! | `codecs` (default) | all codecs; `trellis`, `turboquant` and other families alone make small programs |
+//! | `std`, `rayon` | run-time detection on ARM; threads |
+//! | `serde` | serialises specs and configurations |
+//! | `cuda`, `hip` | the module `gpu` |
 //!
 //! # Without a heap
 //!
