@@ -13,29 +13,18 @@ pub struct Key {
     pub name: &'static str,
     /// The values it takes, in words.
     pub values: &'static str,
-    /// How many keys say the same thing in another way: those that come before the `excludes_not` just before it.
-    excludes: usize,
-    excludes_not: usize,
+    /// Names of keys that say the same thing in another way: they come before it, and a spec has it or them.
+    excludes: &'static [&'static str],
 }
 
 impl Key {
     pub(crate) const fn new(name: &'static str, values: &'static str) -> Self {
-        Self { name, values, excludes: 0, excludes_not: 0 }
+        Self { name, values, excludes: &[] }
     }
 
-    /// The same key, excluding the `count` keys before it.
-    pub(crate) const fn excludes(self, count: usize) -> Self {
-        Self { excludes: count, ..self }
-    }
-
-    /// The same key, excluding `count` keys before it, after skipping `skipped` of them.
-    pub(crate) const fn excludes_but(self, count: usize, skipped: usize) -> Self {
-        Self { excludes: count, excludes_not: skipped, ..self }
-    }
-
-    /// Whether this key excludes the one `distance` keys before it.
-    const fn is_excluding(&self, distance: usize) -> bool {
-        distance > self.excludes_not && distance - self.excludes_not <= self.excludes
+    /// The same key, excluding the keys with these names.
+    pub(crate) const fn excludes(self, keys: &'static [&'static str]) -> Self {
+        Self { excludes: keys, ..self }
     }
 
     pub(crate) const fn error(self, at: usize) -> Error {
@@ -223,7 +212,7 @@ pub(crate) fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: u
         let value = part[name.len()..].strip_prefix('=').unwrap_or("");
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
-            if low == high || S::KEYS[high].is_excluding(high - low) {
+            if low == high || S::KEYS[high].excludes.contains(&S::KEYS[low].name) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
@@ -266,4 +255,24 @@ pub struct CodecInfo {
     /// Specs that reach every branch of the codec, and a width for each: what tests and checksums mean by "all codecs". The
     /// codec's default comes first. Dense rotations and sketches are not among them, because they need a heap.
     pub samples: &'static [Sample],
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::CodecSpec;
+
+    #[test]
+    fn keys_exclude_keys_before_them() {
+        let mut count = 0;
+        for codec in CodecSpec::all() {
+            for (number, key) in codec.keys.iter().enumerate() {
+                for name in key.excludes {
+                    let exists = codec.keys[..number].iter().any(|earlier| earlier.name == *name);
+                    assert!(exists, "{}: no key `{name}` before `{}`", codec.name, key.name);
+                    count += 1;
+                }
+            }
+        }
+        assert!(count >= 8, "{count}");
+    }
 }
