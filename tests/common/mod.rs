@@ -67,9 +67,19 @@ pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dy
     Ok(Box::new(AnyCodec::build(spec, dim, backend, Stream::default())?))
 }
 
+/// The codec of a spec, or `None` if it refuses the width. Other errors panic.
+pub fn build_if_it_fits(spec: CodecSpec, dim: usize, backend: Backend) -> Option<Box<dyn Codec>> {
+    match try_build(spec, dim, backend) {
+        Ok(codec) => Some(codec),
+        Err(Error::Width { actual }) if actual == dim => None,
+        Err(Error::Unsupported { why }) if why.contains("width") => None,
+        Err(error) => panic!("{spec} at {dim}: {error}"),
+    }
+}
+
 /// The codec of a spec for every width that takes it (a group may not divide the width), with its width.
 pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Codec>> {
-    let codecs: Vec<_> = WIDTHS.iter().filter_map(|&dim| try_build(spec, dim, backend).ok()).collect();
+    let codecs: Vec<_> = WIDTHS.iter().filter_map(|&dim| build_if_it_fits(spec, dim, backend)).collect();
     assert!(!codecs.is_empty(), "{spec}: no width takes it");
     codecs
 }
