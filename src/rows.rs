@@ -1,4 +1,5 @@
-//! Rows of floats that a caller brings: in any of three types, and in the order in which an engine keeps them.
+//! Rows of floats that a caller passes, in any of three types, and in the order in which an engine
+//! keeps them.
 
 use crate::Error;
 use crate::backend::Kernels;
@@ -6,7 +7,8 @@ use core::ops::Range;
 use half::{bf16, f16};
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Floats to read: a slice of f32, f16 or bf16 turns into this. Values to store must be below 65,520 in magnitude.
+/// Floats to read: a slice of f32, f16 or bf16 turns into this. Values to store must be below 65,520
+/// in magnitude.
 #[derive(Clone, Copy, Debug)]
 pub enum Floats<'a> {
     /// In f32.
