@@ -91,7 +91,8 @@ pub(crate) fn row_scale(row: &[u8]) -> f32 {
     f16::from_le_bytes(bytes).to_f32()
 }
 
-/// Converts a finite f16 to f32 with integer operations that every instruction set vectorises.
+/// Converts the bits of an f16 to f32, with operations that every instruction set vectorises.
+/// Infinities and NaN become finite numbers of magnitude 65536 and more.
 ///
 /// ```text
 /// f16    s eeeee mmmmmmmmmm
@@ -100,7 +101,8 @@ pub(crate) fn row_scale(row: &[u8]) -> f32 {
 ///
 /// One exact multiplication by 2¹¹² then repairs the exponent, and normalises subnormals.
 #[inline(always)]
-pub(crate) fn f16_to_f32(bits: u16) -> f32 {
+#[must_use]
+pub fn f16_to_f32(bits: u16) -> f32 {
     const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let value = f32::from_bits(magnitude) * TWO_112;

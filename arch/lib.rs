@@ -81,7 +81,7 @@ pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
 pub use environment::with_default_floats;
-pub use floats::Float;
+pub use floats::{Float, f16_to_f32};
 pub use quaternions::layout as quaternion;
 pub use rows::Rows;
 pub use signs::layout::{SignQuery, SignRows};

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `ci/soak.sh SECONDS`: a cache of a million tokens under random appends, rollbacks, evictions, forks, saves and loads, held against a
-# model; says what was done and how much memory it took, and fails where that grows, from 200 operations
-# on. Not part of .ci/run.
+# `ci/soak.sh SECONDS`: tests a cache of a million tokens with random appends, rollbacks, evictions, forks, saves and
+# loads, and compares it with a model. Prints what it did and how much memory it took. Fails if memory grows by a quarter
+# after the 60th operation. Not part of .ci/run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "usage: ci/soak.sh SECONDS, a number" >&2; exit 2; }

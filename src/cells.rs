@@ -427,8 +427,9 @@ impl CellPages {
     ///
     /// `queries`, \[heads]\[rows]\[width], are samples of the queries that keys will meet, for
     /// example those of this batch. When the first pages close, they decide the balance of keys.
-    /// Without queries the keys decide alone. With fewer than 64 keys no page closes yet. Values
-    /// ignore `queries`. `tasks` runs the encoding of several heads at once.
+    /// Without queries the keys decide alone. The first pages close only when the open pages have 48
+    /// rows more than there are open pages: a page of n keys has n - 1 independent deviations from its
+    /// mean. Values ignore `queries`. `tasks` runs the encoding of several heads at once.
     ///
     /// # Errors
     /// [`Error::Rows`] if the queries are not whole rows of all heads.

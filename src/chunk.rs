@@ -87,8 +87,8 @@ pub struct ChunkConfig {
 }
 
 impl ChunkConfig {
-    /// Creates the default configuration: the codecs of [`LayerConfig::new`], pages of 64 tokens, keys centred page by page and
-    /// balanced, keys and values apart.
+    /// Creates the default configuration: the codecs of [`LayerConfig::new`], pages of 64 tokens,
+    /// keys centred page by page and balanced, keys and values apart.
     #[must_use]
     pub const fn new(layers: usize, kv_heads: usize, head_dim: usize) -> Self {
         let LayerConfig { keys, values, page, center, balance, .. } = LayerConfig::new(kv_heads, head_dim, 0);

@@ -13,34 +13,19 @@ pub struct Key {
     pub name: &'static str,
     /// The values that the key takes, in words.
     pub values: &'static str,
-    /// Number of earlier keys that exclude this one, because they set the same parameter in another way.
-    ///
-    /// ```text
-    ///  keys    … │ excludes │ excludes_not │ this key
-    /// ```
-    excludes: usize,
-    /// Number of keys between these keys and this one.
-    excludes_not: usize,
+    /// Names of keys that set the same parameter in another way, and so cannot be given together with this one. They stand
+    /// before it.
+    excludes: &'static [&'static str],
 }
 
 impl Key {
     pub(crate) const fn new(name: &'static str, values: &'static str) -> Self {
-        Self { name, values, excludes: 0, excludes_not: 0 }
+        Self { name, values, excludes: &[] }
     }
 
-    /// Returns the key, excluding the `count` keys before it.
-    pub(crate) const fn excludes(self, count: usize) -> Self {
-        Self { excludes: count, ..self }
-    }
-
-    /// Returns the key, excluding `count` keys that stand before the `skipped` keys just before it.
-    pub(crate) const fn excludes_but(self, count: usize, skipped: usize) -> Self {
-        Self { excludes: count, excludes_not: skipped, ..self }
-    }
-
-    /// Returns whether this key excludes the key `distance` places before it.
-    const fn is_excluding(&self, distance: usize) -> bool {
-        distance > self.excludes_not && distance - self.excludes_not <= self.excludes
+    /// Returns the key, excluding the keys with these names.
+    pub(crate) const fn excludes(self, keys: &'static [&'static str]) -> Self {
+        Self { excludes: keys, ..self }
     }
 
     /// Returns the error of an invalid value at byte `at` of a spec.
@@ -231,7 +216,7 @@ pub(crate) fn parse_keys<S: Spec>(alias: Option<&str>, text: Option<&str>, at: u
         let value = part[name.len()..].strip_prefix('=').unwrap_or("");
         for (other, earlier) in S::KEYS.iter().enumerate().filter(|(other, _)| given & (1 << other) != 0) {
             let (low, high) = (index.min(other), index.max(other));
-            if low == high || S::KEYS[high].is_excluding(high - low) {
+            if low == high || S::KEYS[high].excludes.contains(&S::KEYS[low].name) {
                 return Err(Error::Conflict { at, key: key.name, with: earlier.name });
             }
         }
@@ -276,4 +261,24 @@ pub struct CodecInfo {
     /// The default spec comes first. Tests and checksums use these specs. Dense rotations and sketches are not among
     /// them, because they need a heap.
     pub samples: &'static [Sample],
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::CodecSpec;
+
+    #[test]
+    fn keys_exclude_keys_before_them() {
+        let mut count = 0;
+        for codec in CodecSpec::all() {
+            for (number, key) in codec.keys.iter().enumerate() {
+                for name in key.excludes {
+                    let exists = codec.keys[..number].iter().any(|earlier| earlier.name == *name);
+                    assert!(exists, "{}: no key `{name}` before `{}`", codec.name, key.name);
+                    count += 1;
+                }
+            }
+        }
+        assert!(count >= 8, "{count}");
+    }
 }

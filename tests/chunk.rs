@@ -3,9 +3,10 @@
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use crate::common::{Random, bits, specs};
+use crate::common::{Any, Random, bits, specs};
 use octaplex::cache::Center;
 use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
+use octaplex::codecs::{Role, Stream};
 use octaplex::{Backend, CodecSpec, Error, KvCache, LayerConfig, bf16, f16};
 
 /// Numbers that need no floats to make, those of the golden codecs; exact in f16 and in bf16.
@@ -456,6 +457,16 @@ fn tensors_that_do_not_fit_are_refused() {
         // The largest that f16 holds, in each type; and a buffer that is too short.
         let most = [fine[0], 65504.0, -65504.0].repeat(fine.len() / 3);
         assert!(matches!(codec.encode(&most), Err(Error::Page { layer: 7, .. })));
+        // A row that is one large coordinate in the codec's basis is clipped, and its gain leaves f16.
+        let stream = Stream { layer: 7, role: Role::Values, head: 0 };
+        let values = Any::<32>::build(config.values, Backend::detect(), stream).unwrap();
+        let mut row = [0.0; 32];
+        row[3] = 60_000.0;
+        values.finish(&mut row);
+        let mut tensor = fine.repeat(50);
+        tensor[place(&config, 150, true, 0, 1, 90)..][..32].copy_from_slice(&row);
+        let (what, head, position, row) = ("values", 1, 64, Some(26));
+        assert_eq!(codec.encode(&tensor), Err(Error::Page { layer: 7, what, head, position, row }));
         let needed = codec.max_bytes(3);
         let short = codec.encode_into(&fine, &mut vec![0; needed - 1]);
         assert_eq!(

@@ -226,6 +226,9 @@ fn lies_are_errors_and_outputs_stay() {
         let mut bad = good.clone();
         bad[good.len() - 1] = 0x7c;
         assert_eq!(refused(&bad), Error::Corrupt { block: 5 });
+        // Of two, the first is named: each block has an outlier at its chunk 0.
+        bad[6 * bytes + 1] = 0xfc;
+        assert_eq!(refused(&bad), Error::Corrupt { block: 0 });
         let mut bad = good.clone();
         bad[4 * bytes + 1] = 0x7c;
         assert_eq!(refused(&bad), Error::Corrupt { block: 4 });

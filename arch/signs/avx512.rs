@@ -22,8 +22,8 @@ struct Padded {
 }
 
 impl Padded {
-    #[inline]
     /// Loads a query.
+    #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(query: &SignQuery, scale: f32) -> Self {
         let mut values = [_mm512_setzero_si512(); MAX_DIM / CHUNK];

@@ -344,9 +344,9 @@ impl<'a> Lookup<'a> {
         }
     }
 
+    /// Returns the windows of 32 coordinates.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    /// Returns the windows of 32 coordinates.
     fn windows(&self, block: &Block, chunk: usize, r: usize) -> __m256i {
         let start = 4 * chunk + 1;
         let at = start.min(self.last_load);
@@ -398,9 +398,9 @@ impl<'a> Lookup<'a> {
         found[0]
     }
 
+    /// Reads centroids one by one, for larger tables.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    /// Reads centroids one by one, for larger tables.
     fn look_up_each(&self, windows: __m256i, codes: __m256i) -> __m256i {
         let (mut window, mut code, mut found) = ([0u8; CHUNK], [0u8; CHUNK], [0i8; CHUNK]);
         // SAFETY: the arrays have 32 bytes.

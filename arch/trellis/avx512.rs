@@ -163,8 +163,8 @@ pub(crate) fn score_trellis(
     }
 }
 
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 /// Scores rows of one kind, with one, four, eight or 32 queries at a time.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
     tiles: Option<Tiles>,
@@ -407,9 +407,9 @@ fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
 }
 
 impl Lookup {
+    /// Prepares a codebook and a width. Centroids are xored with `flip`.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    /// Prepares a codebook and a width. Centroids are xored with `flip`.
     fn new(book: &TrellisCodebook, dim: usize, flip: i8) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + TrellisCodebook::path_bytes(dim);
@@ -570,9 +570,9 @@ impl Lookup {
         }
     }
 
+    /// Puts a query into the order of the lanes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    /// Puts a query into the order of the lanes.
     fn query<const KIND: usize, const RAW: usize>(&self, query: &IntQuery, scale: f32) -> ByteQuery {
         let mut query = ByteQuery::new(query, scale, NATURAL);
         let groups = load(&GROUPS[order(KIND, RAW)]);

@@ -50,8 +50,8 @@ fn read(book: &TrellisCodebook, dim: usize, row: &[u8], start: usize, out: &mut 
     }
 }
 
-#[inline(always)]
 /// Reads centroids of codes with `BITS` raw bits.
+#[inline(always)]
 fn read_bits<const BITS: usize>(
     book: &TrellisCodebook,
     path: &[u8],

@@ -33,11 +33,11 @@ pub(crate) trait Floats: Sized {
     /// Stores the bits of the lanes.
     fn store_bits(out: &mut [u32], x: Self::F);
     fn add(a: Self::F, b: Self::F) -> Self::F;
-    /// Returns a number that grows with |y - centroid|. [`square`](Self::square) turns the smallest
-    /// into a squared error.
-    fn error(y: Self::F, centroid: Self::F) -> Self::F;
-    /// Turns an [`error`](Self::error) into a squared error.
-    fn square(error: Self::F) -> Self::F;
+    /// Returns a value that grows with |y - centroid|: the distance, or its square where that is as
+    /// cheap.
+    fn distance_key(y: Self::F, centroid: Self::F) -> Self::F;
+    /// Turns a [`distance_key`](Self::distance_key) into the squared distance.
+    fn squared(key: Self::F) -> Self::F;
     fn min(a: Self::F, b: Self::F) -> Self::F;
     /// Sets `bit` in the lanes of `bits` where a < b.
     fn mark_less(bits: Self::F, bit: u32, a: Self::F, b: Self::F) -> Self::F;
@@ -48,8 +48,7 @@ pub(crate) trait Floats: Sized {
     /// Moves the upper half of the lanes to the lower half.
     fn upper(x: Self::F) -> Self::F;
 
-    /// The number of coordinates that [`columns`](Self::columns) reads at a time: even, and at most
-    /// 8.
+    /// The number of coordinates that [`columns`](Self::columns) reads at a time: 2, 4 or 8.
     const COLUMNS: usize = 2;
 
     /// Computes y = z·scale from coordinate `start` on, one vector a lane. Lanes without a vector
@@ -111,14 +110,14 @@ pub(crate) trait Floats: Sized {
     /// Chooses the codes that belong to a path, as `scalar::choose_codes` does.
     #[inline(always)]
     fn choose<const M: usize>(
-        rows: &Rows<M>,
+        ways: &Ways<M>,
         book: &TrellisCodebook,
         z: &[f32],
         scale: f32,
         path: &Path,
         codes: &mut [u8; MAX_DIM],
     ) -> Fit {
-        rows.choose(book, z, scale, path, codes)
+        ways.choose(book, z, scale, path, codes)
     }
 }
 
@@ -173,16 +172,16 @@ fn encode<T: Floats, const M: usize>(
     pack: impl Fn(&[u8], &mut [u8]),
 ) {
     let batch = REGISTERS * T::WIDTH;
-    let rows = Rows::<M>::new(book);
+    let ways = Ways::<M>::new(book);
     let row_bytes = book.row_bytes(dim);
     let batches = z.chunks(batch * dim).zip(scales.chunks(batch)).zip(bytes.chunks_mut(batch * row_bytes));
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(batch)) {
         let mut paths = [[0; MAX_DIM / WORD]; 16];
         // Searching half a batch by lanes takes about as long as searching its vectors one by one.
         if scales.len() > batch / 2 {
-            search_many::<T, M>(book, dim, z, scales, &rows, &mut paths[..batch]);
+            search_many::<T, M>(book, dim, z, scales, &ways, &mut paths[..batch]);
         } else {
-            search_one::<T, M>(book, dim, z, scales, &rows, &mut paths);
+            search_one::<T, M>(book, dim, z, scales, &ways, &mut paths);
         }
         let vectors = z.chunks_exact(dim).zip(scales).zip(&paths).zip(bytes.chunks_exact_mut(row_bytes));
         for ((((z, scale), path), row), fit) in vectors.zip(fits) {
@@ -191,7 +190,7 @@ fn encode<T: Floats, const M: usize>(
                 *plane = word.to_le_bytes();
             }
             let mut codes = [0u8; MAX_DIM];
-            *fit = T::choose(&rows, book, z, *scale, path, &mut codes);
+            *fit = T::choose(&ways, book, z, *scale, path, &mut codes);
             if M > 1 {
                 pack(&codes[..dim], planes);
             }
@@ -199,23 +198,17 @@ fn encode<T: Floats, const M: usize>(
     }
 }
 
-/// The centroids of each window, in the numbering of the search. Those of n and n + states lie side
-/// by side: they are the two ways into state n.
-pub(crate) struct Rows<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
+/// The centroids of each window. `ways[n][0]` leads into state n from old state n>>1, `ways[n][1]`
+/// from the higher one.
+pub(crate) struct Ways<const M: usize>([[[f32; M]; 2]; MAX_STATES]);
 
-impl<const M: usize> Rows<M> {
+impl<const M: usize> Ways<M> {
     /// Sorts the centroids of a codebook by window.
     #[inline(always)]
     fn new(book: &TrellisCodebook) -> Self {
-        let mut rows = [[[0.0; M]; 2]; MAX_STATES];
-        for (n, rows) in rows[..book.states()].iter_mut().enumerate() {
-            for (row, window) in rows.iter_mut().zip([n, n | book.states()]) {
-                for (k, centroid) in row.iter_mut().enumerate() {
-                    *centroid = f32::from(book.centroids()[k * book.windows() + book.window(window)]);
-                }
-            }
-        }
-        Self(rows)
+        let mut ways = [[[0.0; M]; 2]; MAX_STATES];
+        read_ways(book, &mut ways[..book.states()]);
+        Self(ways)
     }
 
     /// Chooses the codes that belong to a path, as `scalar::choose_codes` does.
@@ -237,14 +230,14 @@ impl<const M: usize> Rows<M> {
                 // The state with the new bit lowest, and the bit that leaves it.
                 bits = bits << 1 | usize::from(word >> i & 1);
                 let state = bits & (book.states() - 1);
-                let row = &self.0[state % MAX_STATES][bits >> book.history() & 1];
+                let way = &self.0[state % MAX_STATES][bits >> book.history() & 1];
                 let y = z * scale;
                 let mut count = 0;
-                for pair in row.windows(2) {
+                for pair in way.windows(2) {
                     count += u8::from(y + y >= pair[0] + pair[1]);
                 }
                 *code = count;
-                centroids[i] = row[usize::from(count) % M];
+                centroids[i] = way[usize::from(count) % M];
             }
             for i in 0..LANES {
                 correlation[i] += z[i] * scale * centroids[i];
@@ -256,16 +249,31 @@ impl<const M: usize> Rows<M> {
     }
 }
 
-/// Returns the squared distances of two registers to the nearest of a row's centroids.
+/// Reads the centroids of the two ways into each state: `ways` has an element for each of them.
 #[inline(always)]
-fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], row: &[f32; M]) -> [T::F; REGISTERS] {
-    let first = T::splat(row[0]);
-    let mut least = [T::error(y[0], first), T::error(y[1], first)];
-    for centroid in &row[1..] {
-        let centroid = T::splat(*centroid);
-        least = [T::min(least[0], T::error(y[0], centroid)), T::min(least[1], T::error(y[1], centroid))];
+pub(super) fn read_ways<const M: usize>(book: &TrellisCodebook, ways: &mut [[[f32; M]; 2]]) {
+    for (n, ways) in ways.iter_mut().enumerate() {
+        for (way, window) in ways.iter_mut().zip([n, n | book.states()]) {
+            for (k, centroid) in way.iter_mut().enumerate() {
+                *centroid = f32::from(book.centroids()[k * book.windows() + book.window(window)]);
+            }
+        }
     }
-    [T::square(least[0]), T::square(least[1])]
+}
+
+/// Returns the squared distances of two registers to the nearest of a window's centroids.
+#[inline(always)]
+fn errors<T: Floats, const M: usize>(y: &[T::F; REGISTERS], centroids: &[f32; M]) -> [T::F; REGISTERS] {
+    let first = T::splat(centroids[0]);
+    let mut least = [T::distance_key(y[0], first), T::distance_key(y[1], first)];
+    for centroid in &centroids[1..] {
+        let centroid = T::splat(*centroid);
+        least = [
+            T::min(least[0], T::distance_key(y[0], centroid)),
+            T::min(least[1], T::distance_key(y[1], centroid)),
+        ];
+    }
+    [T::squared(least[0]), T::squared(least[1])]
 }
 
 /// A register for each register of vectors, and for each 32 states.
@@ -278,11 +286,12 @@ fn search_many<T: Floats, const M: usize>(
     dim: usize,
     z: &[f32],
     scales: &[f32],
-    rows: &Rows<M>,
+    ways: &Ways<M>,
     paths: &mut [Path],
 ) {
     let states = book.states();
-    let rows = &rows.0[..states];
+    let ways = &ways.0[..states];
+    const { assert!(16 % T::COLUMNS == 0 && T::COLUMNS % 2 == 0 && T::COLUMNS <= 8) };
     let mut decisions = [const { MaybeUninit::<Decisions<T>>::uninit() }; MAX_DIM];
     let decisions = &mut decisions[..dim];
     let mut old = [[T::splat(f32::INFINITY); REGISTERS]; MAX_STATES];
@@ -292,12 +301,12 @@ fn search_many<T: Floats, const M: usize>(
     for (t, decisions) in decisions.chunks_exact_mut(T::COLUMNS).enumerate() {
         T::columns(&mut y, dim, t * T::COLUMNS, z, scales);
         for (y, decisions) in y.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
-            decisions[0].write(step::<T, M>(&y[0], rows, &old, &mut new));
-            decisions[1].write(step::<T, M>(&y[1], rows, &new, &mut old));
+            decisions[0].write(step::<T, M>(&y[0], ways, &old, &mut new));
+            decisions[1].write(step::<T, M>(&y[1], ways, &new, &mut old));
         }
     }
-    // SAFETY: the loop above has written each element: its step is 2 or 8, and `dim` is a multiple
-    // of 16.
+    // SAFETY: the loop above has written each element. `dim` is a multiple of 16, and the assertion
+    // says that chunks of `COLUMNS` cover it and consist of pairs.
     let decisions = unsafe { core::slice::from_raw_parts(decisions.as_ptr().cast::<Decisions<T>>(), dim) };
     let mut state = T::cheapest(&old[..states]);
     for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
@@ -319,17 +328,17 @@ fn search_many<T: Floats, const M: usize>(
 #[inline(always)]
 fn step<T: Floats, const M: usize>(
     y: &[T::F; REGISTERS],
-    rows: &[[[f32; M]; 2]],
+    ways: &[[[f32; M]; 2]],
     old: &[[T::F; REGISTERS]; MAX_STATES],
     new: &mut [[T::F; REGISTERS]; MAX_STATES],
 ) -> Decisions<T> {
     let mut decisions = [[T::splat(0.0); 2]; REGISTERS];
-    let half = rows.len() / 2;
-    for (i, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
+    let half = ways.len() / 2;
+    for (i, ways) in ways.as_chunks::<2>().0.iter().enumerate() {
         let (low, high) = (old[i % MAX_STATES], old[(i + half) % MAX_STATES]);
-        for (j, row) in rows.iter().enumerate() {
+        for (j, [by_low, by_high]) in ways.iter().enumerate() {
             let n = 2 * i + j;
-            let (by_low, by_high) = (errors::<T, M>(y, &row[0]), errors::<T, M>(y, &row[1]));
+            let (by_low, by_high) = (errors::<T, M>(y, by_low), errors::<T, M>(y, by_high));
             for r in 0..REGISTERS {
                 let low = T::add(low[r], by_low[r]);
                 let high = T::add(high[r], by_high[r]);
@@ -361,14 +370,14 @@ fn search_one<T: Floats, const M: usize>(
     dim: usize,
     z: &[f32],
     scales: &[f32],
-    rows: &Rows<M>,
+    ways: &Ways<M>,
     paths: &mut [Path],
 ) {
     let states = book.states();
     let mut columns = [[0.0; 2 * MAX_STATES]; M];
     for (k, column) in columns.iter_mut().enumerate() {
-        for (n, row) in rows.0[..states].iter().enumerate() {
-            (column[n], column[n + states]) = (row[0][k], row[1][k]);
+        for (n, [low, high]) in ways.0[..states].iter().enumerate() {
+            (column[n], column[n + states]) = (low[k], high[k]);
         }
     }
     let registers = (2 * states).div_ceil(T::WIDTH);
@@ -387,11 +396,11 @@ fn search_one<T: Floats, const M: usize>(
                 let old = T::twice(costs[g]);
                 for (half, (way, old)) in pair.iter_mut().zip(old).enumerate() {
                     let first = (2 * g + half) * T::WIDTH;
-                    let mut least = T::error(y, T::load(&columns[0][first..]));
+                    let mut least = T::distance_key(y, T::load(&columns[0][first..]));
                     for column in &columns[1..] {
-                        least = T::min(least, T::error(y, T::load(&column[first..])));
+                        least = T::min(least, T::distance_key(y, T::load(&column[first..])));
                     }
-                    *way = T::add(old, T::square(least));
+                    *way = T::add(old, T::squared(least));
                 }
             }
             if states < T::WIDTH {
@@ -455,11 +464,11 @@ mod tests {
         fn add(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
             core::array::from_fn(|i| a[i] + b[i])
         }
-        fn error(y: [f32; 4], centroid: [f32; 4]) -> [f32; 4] {
+        fn distance_key(y: [f32; 4], centroid: [f32; 4]) -> [f32; 4] {
             core::array::from_fn(|i| (y[i] - centroid[i]).abs())
         }
-        fn square(error: [f32; 4]) -> [f32; 4] {
-            error.map(|error| error * error)
+        fn squared(key: [f32; 4]) -> [f32; 4] {
+            key.map(|key| key * key)
         }
         fn min(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
             core::array::from_fn(|i| a[i].min(b[i]))

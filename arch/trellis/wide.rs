@@ -67,8 +67,8 @@ static SPREAD: [[[u8; 16]; 2]; 2] = {
 static UP: [i16; 8] = [128, 64, 32, 16, 8, 4, 2, 1];
 
 impl<'a, L: Registers> Lookup<'a, L> {
-    #[inline(always)]
     /// Prepares a codebook and a width.
+    #[inline(always)]
     fn new(book: &'a TrellisCodebook<'a>, dim: usize) -> Self {
         // With a single code there are no planes to unpack. The shape of the path plane stands in
         // for them.
@@ -135,8 +135,8 @@ impl<'a, L: Registers> Lookup<'a, L> {
         found
     }
 
-    #[inline(always)]
     /// Reads centroids one by one, for larger tables.
+    #[inline(always)]
     fn read_each(&self, windows: L::V, codes: L::V) -> L::V {
         let (mut window, mut code, mut found) = ([0; 16], [0; 16], [0; 16]);
         L::store(&mut window, windows);
@@ -148,8 +148,8 @@ impl<'a, L: Registers> Lookup<'a, L> {
         L::load(&found)
     }
 
-    #[inline(always)]
     /// Splits rows into those with a margin behind them, and copies of the others.
+    #[inline(always)]
     fn segments<'r>(&self, rows: &Rows<'r>, spare: &'r mut [u8; SPARE]) -> [Segment<'r>; 2] {
         self.codes.with_margin(rows, spare)
     }

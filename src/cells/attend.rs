@@ -241,8 +241,10 @@ impl Partial {
         Ok(())
     }
 
-    /// Adds a part of the same queries. Adding parts one by one, in their order, and then [merging](Self::merge) the result
-    /// alone gives the same bits as merging them all, in the memory of two parts.
+    /// Adds a part of the same queries.
+    ///
+    /// Adding parts one by one, in their order, and then [merging](Self::merge) the result alone
+    /// gives the same bits as merging them all, in the memory of two parts.
     ///
     /// # Errors
     /// [`Error::Length`] for parts of different queries or widths.

@@ -69,11 +69,18 @@ impl KvCache {
 /// Appends the full pages of a section to a layer.
 fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &Section) -> Result<(), Error> {
     layer.check_codecs()?;
-    let LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, .. } = layer.config;
-    let LayerConfig { capacity, query_heads, .. } = layer.config;
-    let config = LayerConfig { sink_tokens, recent_window, max_rollback, sliding_window, ..*config };
-    let config = LayerConfig { capacity, query_heads, ..config };
-    if config != layer.config {
+    // A chunk says nothing about these.
+    let own = layer.config;
+    let config = LayerConfig {
+        sink_tokens: own.sink_tokens,
+        recent_window: own.recent_window,
+        max_rollback: own.max_rollback,
+        sliding_window: own.sliding_window,
+        capacity: own.capacity,
+        query_heads: own.query_heads,
+        ..*config
+    };
+    if config != own {
         return damaged(
             12,
             "a chunk of other codecs or another shape than the cache's: decode it, and append its rows",

@@ -76,7 +76,8 @@ impl GradedSpec {
         seed: u64;
     }
 
-    /// Returns the parameters of both trellis codes: of the first and of the second half of the channels.
+    /// Returns the parameters of both trellis codes: of the first and of the second half of the
+    /// channels.
     pub(crate) const fn halves(&self) -> [TrellisSpec; 2] {
         [
             TrellisSpec::new(self.fine, self.states).seed(self.seed),
@@ -113,8 +114,8 @@ impl GradedSpec {
 }
 
 const BITS: Key = Key::new("bits", "2..=4");
-const FINE: Key = Key::new("fine", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
-const COARSE: Key = Key::new("coarse", "1, 2, 3, 4, 6, 8, 12, 16").excludes_but(1, 1);
+const FINE: Key = Key::new("fine", "1, 2, 3, 4, 6, 8, 12, 16").excludes(&["bits"]);
+const COARSE: Key = Key::new("coarse", "1, 2, 3, 4, 6, 8, 12, 16").excludes(&["bits"]);
 
 impl Spec for GradedSpec {
     const NAME: &'static str = "graded";

@@ -13,6 +13,7 @@
 //! flagged chunk decodes to its four f16 plus the values in its block, which encoders set to zero.
 
 use super::{Codec, Error, MAX_BLOCK_BYTES, at_row, count_rows, to_f16};
+use octaplex_arch::f16_to_f32;
 
 /// The error for decoding a block with flags on its own.
 pub(crate) const LONE_BLOCK: &str = "a block's outliers are behind its page; decode the whole page";
@@ -98,11 +99,13 @@ impl Outliers {
         if list.as_chunks::<2>().0.iter().fold(true, |finite, half| finite & (half[1] & 0x7c != 0x7c)) {
             return Ok(page);
         }
-        let mut corrupt = 0;
+        let mut corrupt = None;
         page.for_each(|row, _, values| {
-            corrupt = if values.iter().all(|x| x.abs() < 65536.0) { corrupt } else { row }
+            if corrupt.is_none() && values.iter().any(|x| x.abs() >= 65536.0) {
+                corrupt = Some(row);
+            }
         });
-        Err(Error::Corrupt { block: corrupt })
+        Err(Error::Corrupt { block: corrupt.unwrap_or(0) })
     }
 
     /// Splits the page of a call that has `results` results for `times` queries or outputs
@@ -261,18 +264,11 @@ pub(crate) trait Chunked: Codec {
     fn write(&self, values: &[f32], norms: &[f32], block: &mut [u8]) -> Result<(), Error>;
 }
 
-/// Converts f16 bits to f32 exactly. Infinities and NaN become magnitudes of 65536 and more, so
-/// that one comparison finds them.
-fn widen(bits: u16) -> f32 {
-    const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
-    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_112;
-    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
-}
-
 impl Page<'_> {
-    /// Calls `f` with the row, the chunk and the values of each outlier, in order.
+    /// Calls `f` with the row, the chunk and the values of each outlier, in order. Infinities and NaN
+    /// become magnitudes of 65536 and more.
     pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
-        self.for_each_exactly(|row, chunk, halves| f(row, chunk, halves.map(widen)));
+        self.for_each_exactly(|row, chunk, halves| f(row, chunk, halves.map(f16_to_f32)));
     }
 
     /// Calls `f` with the row, the chunk and the f16 bits of each outlier, in order.

@@ -58,8 +58,8 @@ use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 pub struct TrellisSpec {
     /// Centroids that a coordinate chooses from once its path is known: 1, 2, 3, 4, 6, 8, 12 or 16.
     pub m: u8,
-    /// States of the path: 4, 8, 16, 32 or 64. More states give a smaller error and slower
-    /// encoding. Scoring takes the same time.
+    /// States of the path: 4, 8, 16, 32 or 64. More states give a smaller error, slower encoding
+    /// and slower scores (`docs/trellis.md`).
     pub states: u8,
     /// The kind of norm to store.
     pub gain: Gain,
@@ -116,7 +116,7 @@ impl TrellisSpec {
 
 /// Another name for `m` = 2^(bits-1).
 const BITS: Key = Key::new("bits", "1..=5");
-const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(1);
+const M: Key = Key::new("m", "1, 2, 3, 4, 6, 8, 12, 16").excludes(&["bits"]);
 const STATES: Key = Key::new("states", "4, 8, 16, 32, 64");
 const SCALES: Key = Key::new("scales", "1, 3, 5");
 
@@ -304,7 +304,7 @@ impl Core {
         let (count, z) = (rows.len() / dim, &mut z[..rows.len()]);
         z.copy_from_slice(rows);
         for (v, z) in z.chunks_exact_mut(dim).enumerate() {
-            norms[v] = norm(self.backend, z)?;
+            norms[v] = norm(self.backend, z).map_err(|error| at_row(error, v, dim))?;
             scales[v] = self.scale(norms[v]);
             self.rotation.forward_unscaled(self.backend, z);
         }
@@ -373,9 +373,10 @@ impl Rotated for Core {
         with_scratch(most * dim, |z| {
             with_scratch(words_for(most * bytes), |blocks| {
                 let batches = rows.chunks(BATCH * dim).zip(planes.chunks_mut(BATCH * (bytes - 2)));
-                for ((rows, planes), norms) in batches.zip(norms.chunks_mut(BATCH)) {
+                for (batch, ((rows, planes), norms)) in batches.zip(norms.chunks_mut(BATCH)).enumerate() {
                     let blocks = bytes_of(blocks, norms.len() * bytes);
-                    self.encode_batch(rows, z, blocks)?;
+                    let encoded = self.encode_batch(rows, z, blocks);
+                    encoded.map_err(|error| at_row(error, batch, BATCH * dim))?;
                     take_planes(blocks, bytes, planes, norms);
                 }
                 Ok(())

@@ -19,8 +19,8 @@ use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
 use super::{
-    Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, encode_blocks_by, norm,
-    read_f16, score_checked, to_f16,
+    Codec, SMALLEST_NORM, at_row, check_accumulate, check_block, check_scales, check_score, encode_blocks_by,
+    norm, read_f16, score_checked, to_f16,
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
@@ -140,7 +140,7 @@ impl TurboQuantSpec {
 }
 
 const BITS: Key = Key::new("bits", "1..=8");
-const LEVELS: Key = Key::new("levels", "3, 5, 6, 10, 12").excludes(1);
+const LEVELS: Key = Key::new("levels", "3, 5, 6, 10, 12").excludes(&["bits"]);
 pub(crate) const ROUNDS: Key = Key::new("rounds", "1..=3");
 
 impl Spec for TurboQuantSpec {
@@ -390,8 +390,9 @@ impl Rotated for Core {
         let (dim, bytes) = (self.dim(), self.block_bytes() - 2);
         with_scratch(self.words(), |memory| {
             let rows = rows.chunks_exact(dim).zip(planes.chunks_exact_mut(bytes));
-            for ((x, planes), norm) in rows.zip(&mut *norms) {
-                *norm = self.encode_row(memory, x, planes, None)?.to_f32();
+            for (row, ((x, planes), norm)) in rows.zip(&mut *norms).enumerate() {
+                let encoded = self.encode_row(memory, x, planes, None);
+                *norm = encoded.map_err(|error| at_row(error, row, dim))?.to_f32();
             }
             Ok(())
         })

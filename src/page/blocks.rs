@@ -1,10 +1,10 @@
 //! Pages of blocks: the format that fits every codec.
 
-use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance, in_page};
+use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::Codec;
 use crate::codec::query::QUERY_BATCH;
+use crate::codec::{Codec, in_block};
 use core::ops::Range;
 use octaplex_arch::Float;
 
@@ -33,7 +33,7 @@ impl<'a> Blocks<'a> {
         if bytes.len() == count * self.block {
             let blocks = bytes.chunks_exact(self.block).enumerate().skip(tokens.start);
             return blocks.zip(x.chunks_exact_mut(codec.dim())).try_for_each(|((token, block), x)| {
-                codec.decode(block, x).map_err(|error| in_page(error, token, 1))
+                codec.decode(block, x).map_err(|error| in_block(error, token))
             });
         }
         if tokens == (0..count) {

@@ -133,13 +133,7 @@ pub(crate) fn decode(backend: Kernels, bytes: &[u8], norms: &mut [f32]) -> Resul
         return Err(Error::Corrupt { block: 0 });
     }
     let scale = &SCALES[usize::from(bytes[2]) % OCTAVES.len()];
-    backend.lookup_packed(
-        Packing::bits(BITS),
-        &bytes[HEAD..],
-        scale,
-        largest.to_f32() / f32::from(TOP),
-        norms,
-    );
+    backend.lookup_packed(PACKING, &bytes[HEAD..], scale, largest.to_f32() / f32::from(TOP), norms);
     Ok(())
 }
 

@@ -74,8 +74,8 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
     }
 }
 
-#[inline(always)]
 /// Implements `scalar::score_codes`.
+#[inline(always)]
 pub(crate) fn score_codes<L: Integers>(
     book: &Codebook,
     rows: &Rows,
@@ -100,8 +100,8 @@ pub(crate) fn score_codes<L: Integers>(
     }
 }
 
-#[inline(always)]
 /// Scores rows of one kind of codes. Queries are taken four, two or one at a time.
+#[inline(always)]
 fn score_kind<L: Integers, const KIND: u8>(
     book: &Codebook,
     rows: &Rows,

@@ -156,8 +156,8 @@ fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
 /// Scores a pair of rows with one query.
+#[target_feature(enable = "avx2,fma,f16c")]
 fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
@@ -181,8 +181,8 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
 /// Scores rows with several queries, which share the lookups.
+#[target_feature(enable = "avx2,fma,f16c")]
 fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
     blocks: &Blocks,
@@ -216,8 +216,8 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
 /// Adds rows of one shape for up to eight queries.
+#[target_feature(enable = "avx2,fma,f16c")]
 fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -349,9 +349,9 @@ fn add_pairs(a: __m256i, b: __m256i) -> __m256i {
     _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b))
 }
 
+/// Puts a query into the order of the lookups.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-/// Puts a query into the order of the lookups.
 fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
     let mut values = [[_mm256_setzero_si256(); 2]; EACH];
     for (k, values) in values.iter_mut().enumerate() {

@@ -9,7 +9,7 @@ use crate::floats::{LANES, halve};
 use crate::registers::avx2::{Avx2, load_ps, store_ps};
 use crate::trellis::layout::MAX_STATES;
 use crate::trellis::search;
-use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, Rows, WORD};
+use crate::trellis::search::{Columns, Decisions, Floats, Path, REGISTERS, WORD, Ways};
 use crate::{Fit, MAX_DIM, TrellisCodebook, codes};
 use core::arch::x86_64::*;
 
@@ -74,7 +74,7 @@ impl Floats for Avx2 {
 
     /// Returns the square: a multiplication costs as much as the mask of an absolute value.
     #[inline(always)]
-    fn error(y: __m256, centroid: __m256) -> __m256 {
+    fn distance_key(y: __m256, centroid: __m256) -> __m256 {
         avx2!({
             let difference = _mm256_sub_ps(y, centroid);
             _mm256_mul_ps(difference, difference)
@@ -82,8 +82,8 @@ impl Floats for Avx2 {
     }
 
     #[inline(always)]
-    fn square(error: __m256) -> __m256 {
-        error
+    fn squared(key: __m256) -> __m256 {
+        key
     }
 
     /// Compares the bits, which are ordered as the floats, on ports that float operations leave
@@ -142,7 +142,7 @@ impl Floats for Avx2 {
 
     #[inline(always)]
     fn choose<const M: usize>(
-        _: &Rows<M>,
+        _: &Ways<M>,
         book: &TrellisCodebook,
         z: &[f32],
         scale: f32,
@@ -250,8 +250,8 @@ fn choose<const M: usize>(
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
 /// Chooses codes with tables of N registers.
+#[target_feature(enable = "avx2,fma,f16c")]
 fn choose_from<const M: usize, const N: usize>(
     book: &TrellisCodebook,
     z: &[f32],
@@ -330,9 +330,9 @@ struct Windows {
 }
 
 impl Windows {
+    /// Prepares the indices of sixteen windows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    /// Prepares the indices of sixteen windows.
     fn new(windows: __m256i) -> Self {
         let eighth = _mm256_and_si256(windows, _mm256_set1_epi16(7));
         let twice = _mm256_mullo_epi16(eighth, _mm256_set1_epi16(0x0202));
@@ -347,9 +347,9 @@ impl Windows {
         }
     }
 
+    /// Looks up words in a table of N registers.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    /// Looks up words in a table of N registers.
     fn look_up<const N: usize>(&self, table: &[__m256i; N]) -> __m256i {
         let mut found = [_mm256_setzero_si256(); N];
         for i in 0..N {
@@ -386,9 +386,9 @@ fn floor_of_twice(y: __m256) -> __m256i {
     _mm256_cvttps_epi32(_mm256_floor_ps(_mm256_min_ps(twice, _mm256_set1_ps(1000.0))))
 }
 
+/// Stores eight integers.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-/// Stores eight integers.
 fn store(out: &mut [u32; 8], x: __m256i) {
     // SAFETY: the array has eight integers.
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }

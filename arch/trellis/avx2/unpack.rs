@@ -20,10 +20,8 @@ pub(super) const LOAD: usize = 16;
 pub(super) mod kind {
     /// Only bits.
     pub(crate) const STREAM: u8 = 0;
-    /// Digit groups of a byte.
+    /// Bits, and base-3 digits: five to a byte.
     pub(crate) const BYTES: u8 = 8;
-    /// Digit groups of seven bits.
-    pub(crate) const SEVENS: u8 = 7;
 }
 
 /// Unpacks codes from rows of one shape.
@@ -77,26 +75,24 @@ pub(super) struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    #[inline]
     /// Checks the location once for all rows of the block.
+    #[inline]
     pub(super) fn at<const KIND: u8>(place: &'a Place, block: &Block<'a>) -> Self {
         // Not with `map`, which is not always inlined, and then takes as long as four rows.
         let two = |[a, b]: [usize; 2]| [block.window(a, a + LOAD), block.window(b, b + LOAD)];
         let raw = two(place.raw);
-        Self { place, raw, digits: if KIND >= kind::SEVENS { two(place.digits) } else { raw } }
+        Self { place, raw, digits: if KIND == kind::BYTES { two(place.digits) } else { raw } }
     }
 }
 
 impl Unpack {
-    /// Prepares rows whose planes begin at `head` and end with the row.
+    /// Prepares rows whose planes begin at `head` and end with the row. The radix of `packing` must
+    /// be 1 or 3, as for every [`TrellisCodebook`](crate::TrellisCodebook).
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn new(packing: Packing, dim: usize, head: usize) -> Self {
-        let kind = match packing.radix() {
-            1 => kind::STREAM,
-            3 => kind::BYTES,
-            _ => kind::SEVENS,
-        };
+        assert!(packing.radix() == 1 || packing.radix() == 3);
+        let kind = if packing.radix() == 1 { kind::STREAM } else { kind::BYTES };
         let bits = packing.raw_bits() as usize;
         let (digit_start, last_mask) = digit_plane(packing, dim, head);
         let mut unpack = Self {
@@ -131,7 +127,7 @@ impl Unpack {
             digits: [0; 2],
             digit_spread: [zero; 2],
             valid: zero,
-            table: &DIGITS[0][0],
+            table: &DIGITS[0],
         };
         // Loads that would end behind the row are moved back to its end, and their indices grow by
         // as much.
@@ -153,11 +149,7 @@ impl Unpack {
         if self.kind == kind::STREAM {
             return place;
         }
-        place.table = match self.packing.radix() {
-            3 => &DIGITS[0][i],
-            5 => &DIGITS[1][i],
-            _ => &DIGITS[2][i],
-        };
+        place.table = &DIGITS[i];
         let starts = place.table.first.map(|first| self.digit_start + first);
         (place.digits, place.digit_spread) = fit(starts, &place.table.spread);
         // The padding of the plane's last byte is in a row's last load, where it is the last byte.
@@ -178,7 +170,7 @@ impl Unpack {
     #[inline]
     pub(super) fn windows<'a, const KIND: u8>(&'a self, block: &Block<'a>, c: usize) -> Windows<'a> {
         let place = &self.places[..self.set][c];
-        // SAFETY: `with_places` has set the first `set` elements.
+        // SAFETY: `new` has written the first `set` elements: it adds 1 to `set` after each.
         Windows::at::<KIND>(unsafe { place.assume_init_ref() }, block)
     }
 
@@ -200,12 +192,8 @@ impl Unpack {
         // moves the digit behind the point and one that extracts it.
         let bytes = _mm256_and_si256(two(&windows.digits), place.valid);
         let digit = |half: usize| {
-            let mut group = _mm256_shuffle_epi8(bytes, place.digit_spread[half]);
-            if KIND == kind::SEVENS {
-                group = _mm256_srli_epi16::<9>(_mm256_mullo_epi16(group, load(&place.table.up[half])));
-            } else {
-                group = _mm256_and_si256(group, _mm256_set1_epi16(0xff));
-            }
+            let group = _mm256_shuffle_epi8(bytes, place.digit_spread[half]);
+            let group = _mm256_and_si256(group, _mm256_set1_epi16(0xff));
             upper_products(_mm256_mullo_epi16(group, load(&place.table.factor[half])), self.take)
         };
         let word = |half| {
@@ -269,47 +257,42 @@ struct DigitChunk {
     /// The first byte of each lane's codes.
     first: [usize; 2],
     spread: [[u8; 32]; 2],
-    /// For groups of seven bits, the factors that move each to the top of its word.
-    up: [[u16; 16]; 2],
     factor: [[u16; 16]; 2],
 }
 
 /// Computes the location of a chunk's digits.
-const fn digit_chunk(packing: Packing, chunk: usize) -> DigitChunk {
-    let radix = packing.radix();
-    let (group, width) = packing.digit_group();
-    let width = width as usize;
-    let mut table =
-        DigitChunk { first: [0; 2], spread: [[0; 32]; 2], up: [[0; 16]; 2], factor: [[0; 16]; 2] };
+const fn digit_chunk(chunk: usize) -> DigitChunk {
+    let mut table = DigitChunk { first: [0; 2], spread: [[0; 32]; 2], factor: [[0; 16]; 2] };
     let mut i = 0;
     while i < CHUNK {
         let (lane, half, word) = (i / 16, i / 8 % 2, i / 16 * 8 + i % 8);
         let code = chunk * CHUNK + i;
         if i % 16 == 0 {
-            table.first[lane] = code / group * width / 8;
+            table.first[lane] = code / GROUP;
         }
-        let bit = code / group * width - 8 * table.first[lane];
-        table.spread[half][2 * word] = (bit / 8) as u8;
-        table.spread[half][2 * word + 1] = (bit / 8 + 1) as u8;
-        table.up[half][word] = 1 << (9 - bit % 8);
-        let unit = 65536u32.div_ceil(radix.pow(group as u32));
-        table.factor[half][word] = (unit * radix.pow((group - 1 - code % group) as u32)) as u16;
+        let byte = code / GROUP - table.first[lane];
+        table.spread[half][2 * word] = byte as u8;
+        table.spread[half][2 * word + 1] = (byte + 1) as u8;
+        let unit = 65536u32.div_ceil(RADIX.pow(GROUP as u32));
+        table.factor[half][word] = (unit * RADIX.pow((GROUP - 1 - code % GROUP) as u32)) as u16;
         i += 1;
     }
     table
 }
 
-/// Computes the locations for all chunks.
-const fn digit_chunks(levels: usize) -> [DigitChunk; CHUNKS] {
-    let Some(packing) = Packing::for_levels(levels) else { unreachable!() };
-    let mut chunks = [digit_chunk(packing, 0); CHUNKS];
+/// The base of the digits.
+const RADIX: u32 = 3;
+
+/// Digits in a byte.
+const GROUP: usize = 5;
+
+/// The locations of the digits of all chunks.
+static DIGITS: [DigitChunk; CHUNKS] = {
+    let mut chunks = [digit_chunk(0); CHUNKS];
     let mut chunk = 1;
     while chunk < CHUNKS {
-        chunks[chunk] = digit_chunk(packing, chunk);
+        chunks[chunk] = digit_chunk(chunk);
         chunk += 1;
     }
     chunks
-}
-
-/// The tables for radix 3, 5 and 9.
-static DIGITS: [[DigitChunk; CHUNKS]; 3] = [digit_chunks(3), digit_chunks(5), digit_chunks(9)];
+};

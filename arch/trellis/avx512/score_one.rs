@@ -45,6 +45,23 @@ struct Shape {
     history: usize,
 }
 
+/// The order of an index's bits: the lowest bit of each part.
+///
+/// ```text
+///                top bit … lowest bit
+/// code first     window │ raw bits │ digit      if the code lies low in its byte
+/// window first   digit │ raw bits │ window      if it lies above a window: it is only shifted down
+/// in twos        c₁ │ c₀ │ p₁ p₀ p₋₁ p₋₂ p₋₃    c: code, p: path bit; the second coordinate's index
+///                                               is this one, shifted down by one bit
+/// ```
+struct Order {
+    window_first: bool,
+    /// The digit if there is one, otherwise the raw bits.
+    code: usize,
+    raw: usize,
+    window: usize,
+}
+
 impl Shape {
     /// Returns the coordinate of a lookup in a position, 128 and more if it has none. Also returns
     /// its path bit in the quadword that [`path_byte`](Self::path_byte) collects.
@@ -79,21 +96,22 @@ impl Shape {
         }
     }
 
-    /// Returns how the index of a lookup is ordered.
-    ///
-    /// From the lowest bit up it is digit, raw bits and window, or, if the code lies high enough,
-    /// window, raw bits and digit. Returns whether it is the latter, where the code or its digit
-    /// begins, and where its raw bits and the window begin.
-    const fn order(self, look_up: usize) -> (bool, usize, usize, usize) {
+    /// Returns how the index of a lookup is ordered. The window is first if the code lies high
+    /// enough in its byte.
+    const fn order(self, look_up: usize) -> Order {
         let window = self.history + 1;
         if self.in_twos() {
-            return (true, 0, 3, 0);
+            // Here `raw` is not a bit of the index, but of the bytes that `twos` shifts. They have
+            // the codes of four neighbours at bits 3 to 6. The third's is at bit 5, where an index
+            // has it. The first's gets there by two.
+            return Order { window_first: true, code: 0, raw: 3, window: 0 };
         }
         let upper = if self.digit { window + self.raw } else { window };
-        match (self.code_bit(look_up) >= upper, self.digit) {
-            (true, _) => (true, upper, window, 0),
-            (_, digit) => (false, 0, 2 * digit as usize, 2 * digit as usize + self.raw),
+        if self.code_bit(look_up) >= upper {
+            return Order { window_first: true, code: upper, raw: window, window: 0 };
         }
+        let raw = if self.digit { 2 } else { 0 };
+        Order { window_first: false, code: 0, raw, window: raw + self.raw }
     }
 
     /// Returns code << (history + 1) | window for each index, in both orders.
@@ -135,10 +153,10 @@ impl Shape {
     /// Returns for a lookup: the shifts of the path bits, the shifts of raw bits, and the bytes
     /// that contain these.
     const fn shifts(self, look_up: usize) -> [Places; 3] {
-        let (_, _, raw_at, window_at) = self.order(look_up);
+        let order = self.order(look_up);
         [
-            places!(i => (self.coordinate(look_up, i).1 + 64 - self.history - window_at) % 64),
-            places!(i => self.raw_place(look_up, i).0 - raw_at),
+            places!(i => (self.coordinate(look_up, i).1 + 64 - self.history - order.window) % 64),
+            places!(i => self.raw_place(look_up, i).0 - order.raw),
             places!(i => i / 32 * 32 + self.raw_place(look_up, i).1),
         ]
     }
@@ -217,8 +235,8 @@ pub(crate) fn score(
     true
 }
 
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 /// Scores rows of one shape.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
@@ -303,9 +321,9 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         _ => WIDE,
     };
 
+    /// Builds the tables of a codebook.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    /// Builds the tables of a codebook.
     fn new(book: &TrellisCodebook) -> Self {
         let chunks: [__m512i; 4] = tables(book, BIAS);
         // A shorter history is the upper bits of a window.
@@ -444,8 +462,8 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
             return find(Self::KIND, &self.tables[1], index);
         }
         let [window_shifts, code_shifts, code_bytes] = self.shifts[look_up];
-        let (window_first, at, ..) = Self::SHAPE.order(look_up);
-        let order = usize::from(window_first);
+        let order = Self::SHAPE.order(look_up);
+        let table = usize::from(order.window_first);
         let mut index = _mm512_multishift_epi64_epi8(window_shifts, *path);
         if RAW > 0 || DIGIT {
             let upper = if DIGIT { look_up == 4 } else { look_up >= 2 };
@@ -454,15 +472,15 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
                 code = _mm512_multishift_epi64_epi8(code_shifts, code);
             }
             // Shifts of words move bits into the next byte, but not to where an index has a code.
-            let down = (Self::SHAPE.code_bit(look_up) - at) as i32;
+            let down = (Self::SHAPE.code_bit(look_up) - order.code) as i32;
             code = _mm512_srl_epi16(code, _mm_cvtsi32_si128(down));
             if DIGIT && RAW > 0 {
                 let raw = if RAW == 1 { *raw } else { _mm512_permutexvar_epi8(code_bytes, *raw) };
                 let raw = _mm512_multishift_epi64_epi8(code_shifts, raw);
-                code = _mm512_ternarylogic_epi64::<0xca>(self.raw_bits[order], raw, code);
+                code = _mm512_ternarylogic_epi64::<0xca>(self.raw_bits[table], raw, code);
             }
-            index = _mm512_ternarylogic_epi64::<0xca>(self.window_bits[order], index, code);
+            index = _mm512_ternarylogic_epi64::<0xca>(self.window_bits[table], index, code);
         }
-        find(Self::KIND, &self.tables[order], index)
+        find(Self::KIND, &self.tables[table], index)
     }
 }

@@ -19,6 +19,7 @@ use crate::floats::{LANES, halve};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_LEVELS, MAX_STATES, TrellisCodebook};
+use crate::trellis::search::read_ways;
 use crate::{MAX_DIM, codes, registers};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -38,7 +39,8 @@ const WORD: usize = 16;
 /// Implements `scalar::viterbi_encode`.
 ///
 /// The stack has 80 KiB. A search of `dim` coordinates and up to 32 states touches 64·dim bytes and
-/// 8 KiB of it. `tiles` only tells that the CPU is Intel's, see [`error`].
+/// 8 KiB of it. `tiles` only tell that the CPU is Intel's: Sapphire Rapids or a later one. The search
+/// does not use them.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn viterbi_encode(
     tiles: Option<Tiles>,
@@ -49,15 +51,16 @@ pub(crate) fn viterbi_encode(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
+    let is_intel = tiles.is_some();
     match book.levels() {
-        1 => encode::<1>(tiles, book, dim, z, scales, bytes, fits),
-        2 => encode::<2>(tiles, book, dim, z, scales, bytes, fits),
-        3 => encode::<3>(tiles, book, dim, z, scales, bytes, fits),
-        4 => encode::<4>(tiles, book, dim, z, scales, bytes, fits),
-        6 => encode::<6>(tiles, book, dim, z, scales, bytes, fits),
-        8 => encode::<8>(tiles, book, dim, z, scales, bytes, fits),
-        12 => encode::<12>(tiles, book, dim, z, scales, bytes, fits),
-        _ => encode::<16>(tiles, book, dim, z, scales, bytes, fits),
+        1 => encode::<1>(is_intel, book, dim, z, scales, bytes, fits),
+        2 => encode::<2>(is_intel, book, dim, z, scales, bytes, fits),
+        3 => encode::<3>(is_intel, book, dim, z, scales, bytes, fits),
+        4 => encode::<4>(is_intel, book, dim, z, scales, bytes, fits),
+        6 => encode::<6>(is_intel, book, dim, z, scales, bytes, fits),
+        8 => encode::<8>(is_intel, book, dim, z, scales, bytes, fits),
+        12 => encode::<12>(is_intel, book, dim, z, scales, bytes, fits),
+        _ => encode::<16>(is_intel, book, dim, z, scales, bytes, fits),
     }
 }
 
@@ -65,7 +68,7 @@ pub(crate) fn viterbi_encode(
 /// rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn encode<const M: usize>(
-    tiles: Option<Tiles>,
+    is_intel: bool,
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -80,11 +83,12 @@ fn encode<const M: usize>(
     for (((z, scales), bytes), fits) in batches.zip(fits.chunks_mut(BATCH)) {
         let mut paths = [[0u16; MAX_DIM / WORD]; BATCH];
         if scales.len() >= BATCH_FROM {
-            match (book.states(), tiles) {
-                (8, Some(_)) if M <= 4 => search_eight::<M, false>(book, dim, z, scales, &mut paths),
-                (8, None) if M <= 4 => search_eight::<M, true>(book, dim, z, scales, &mut paths),
-                (_, Some(_)) => search_many::<M, false>(book, dim, z, scales, &mut paths),
-                (_, None) => search_many::<M, true>(book, dim, z, scales, &mut paths),
+            // See `error`.
+            match (book.states(), is_intel) {
+                (8, true) if M <= 4 => search_eight::<M, false>(book, dim, z, scales, &mut paths),
+                (8, false) if M <= 4 => search_eight::<M, true>(book, dim, z, scales, &mut paths),
+                (_, true) => search_many::<M, false>(book, dim, z, scales, &mut paths),
+                (_, false) => search_many::<M, true>(book, dim, z, scales, &mut paths),
             }
         } else {
             search_few(book, dim, z, scales, &mut paths);
@@ -109,8 +113,8 @@ struct Centroids<'a> {
 impl<'a> Centroids<'a> {
     const BUFFER: Buffer = [MaybeUninit::uninit(); MAX_LEVELS * 2 * MAX_STATES / 16];
 
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     /// Loads the centroids of a codebook.
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(book: &TrellisCodebook, order: impl Fn(usize) -> usize, buffer: &'a mut Buffer) -> Self {
         let windows = book.windows();
         let registers = windows.div_ceil(16);
@@ -202,7 +206,7 @@ impl<'a> Centroids<'a> {
     }
 }
 
-/// Returns the square of y's distance to the nearest of a row's centroids.
+/// Returns the square of y's distance to the nearest of a window's centroids.
 ///
 /// `vrangeps` keeps the smaller of two differences. It takes one operation a centroid less than a
 /// square and an integer minimum. On AMD it uses one of the ports that differences need. With
@@ -212,39 +216,28 @@ impl<'a> Centroids<'a> {
 /// alone 1.14, 1.30 and 1.39.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn error<const M: usize, const HALF: bool>(y: __m512, row: &[f32; M]) -> __m512 {
+fn error<const M: usize, const HALF: bool>(y: __m512, centroids: &[f32; M]) -> __m512 {
     let difference = |centroid: f32| _mm512_sub_ps(y, _mm512_set1_ps(centroid));
     let square = |x: __m512| _mm512_castps_si512(_mm512_mul_ps(x, x));
-    let mut least = difference(row[0]);
-    for (k, centroid) in row.iter().enumerate().skip(1) {
+    let mut least = difference(centroids[0]);
+    for (k, centroid) in centroids.iter().enumerate().skip(1) {
         if !HALF || k % 2 == 0 {
             least = _mm512_range_ps::<SMALLER>(least, difference(*centroid));
         }
     }
     let mut least = square(least);
     if HALF {
-        for centroid in row.iter().skip(1).step_by(2) {
+        for centroid in centroids.iter().skip(1).step_by(2) {
             least = _mm512_min_epu32(least, square(difference(*centroid)));
         }
     }
     _mm512_castsi512_ps(least)
 }
 
-/// Reads the rows of windows n and n + states side by side. They are the two ways into state n.
-fn read_rows<const M: usize>(book: &TrellisCodebook, rows: &mut [[[f32; M]; 2]]) {
-    for (n, rows) in rows.iter_mut().enumerate() {
-        for (row, window) in rows.iter_mut().zip([n, n | book.states()]) {
-            for (k, centroid) in row.iter_mut().enumerate() {
-                *centroid = f32::from(book.centroids()[k * book.windows() + book.window(window)]);
-            }
-        }
-    }
-}
-
 /// Returns the first state of the least cost, in each lane.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn nearest(costs: &[__m512]) -> __m512i {
+fn cheapest(costs: &[__m512]) -> __m512i {
     let (mut least, mut state) = (costs[0], _mm512_setzero_si512());
     for (n, cost) in costs.iter().enumerate().skip(1) {
         let less = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(*cost, least);
@@ -282,8 +275,8 @@ fn search_eight<const M: usize, const HALF: bool>(
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
     const S: usize = 8;
-    let mut rows = [[[0.0; M]; 2]; S];
-    read_rows(book, &mut rows);
+    let mut ways = [[[0.0; M]; 2]; S];
+    read_ways(book, &mut ways);
     let mut decisions = [const { MaybeUninit::<[u16; S]>::uninit() }; MAX_DIM];
     let decisions = &mut decisions[..dim];
     let mut costs = [_mm512_set1_ps(f32::INFINITY); S];
@@ -292,7 +285,7 @@ fn search_eight<const M: usize, const HALF: bool>(
         let ys = columns_of(dim, 16 * t, z, scales);
         for (y, decisions) in ys.into_iter().zip(decisions) {
             let (y, old, mut masks) = (_mm512_castsi512_ps(y), costs, [0; S]);
-            for (n, [low, high]) in rows.iter().enumerate() {
+            for (n, [low, high]) in ways.iter().enumerate() {
                 let low = _mm512_castps_si512(_mm512_add_ps(old[n / 2], error::<M, HALF>(y, low)));
                 let high = _mm512_castps_si512(_mm512_add_ps(old[n / 2 + S / 2], error::<M, HALF>(y, high)));
                 masks[n] = _mm512_cmplt_epu32_mask(high, low);
@@ -301,7 +294,7 @@ fn search_eight<const M: usize, const HALF: bool>(
             decisions.write(masks);
         }
     }
-    let mut state = nearest(&costs);
+    let mut state = cheapest(&costs);
     let (one, top) = (_mm512_set1_epi32(1), _mm512_set1_epi32(S as i32 / 2));
     let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     let vectors = _mm512_sllv_epi32(one, lanes);
@@ -332,9 +325,9 @@ fn search_many<const M: usize, const HALF: bool>(
     paths: &mut [[u16; MAX_DIM / WORD]; BATCH],
 ) {
     let states = book.states();
-    let mut rows = [[[0.0; M]; 2]; MAX_STATES];
-    read_rows(book, &mut rows[..states]);
-    let rows = &rows[..states];
+    let mut ways = [[[0.0; M]; 2]; MAX_STATES];
+    read_ways(book, &mut ways[..states]);
+    let ways = &ways[..states];
     let mut decisions = [const { MaybeUninit::<[__m512i; 2]>::uninit() }; MAX_DIM];
     let decisions = &mut decisions[..dim];
     let mut old = [_mm512_set1_ps(f32::INFINITY); MAX_STATES];
@@ -343,11 +336,11 @@ fn search_many<const M: usize, const HALF: bool>(
     for (t, decisions) in decisions.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let ys = columns_of(dim, 16 * t, z, scales);
         for (ys, decisions) in ys.as_chunks::<2>().0.iter().zip(decisions.as_chunks_mut::<2>().0) {
-            decisions[0].write(step::<M, HALF>(_mm512_castsi512_ps(ys[0]), rows, &old, &mut new));
-            decisions[1].write(step::<M, HALF>(_mm512_castsi512_ps(ys[1]), rows, &new, &mut old));
+            decisions[0].write(step::<M, HALF>(_mm512_castsi512_ps(ys[0]), ways, &old, &mut new));
+            decisions[1].write(step::<M, HALF>(_mm512_castsi512_ps(ys[1]), ways, &new, &mut old));
         }
     }
-    let mut state = nearest(&old[..states]);
+    let mut state = cheapest(&old[..states]);
     let one = _mm512_set1_epi32(1);
     let top = _mm_cvtsi32_si128(book.history() as i32 - 1);
     for (word, decisions) in decisions.as_chunks::<WORD>().0.iter().enumerate().rev() {
@@ -374,18 +367,18 @@ fn search_many<const M: usize, const HALF: bool>(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn step<const M: usize, const HALF: bool>(
     y: __m512,
-    rows: &[[[f32; M]; 2]],
+    ways: &[[[f32; M]; 2]],
     old: &[__m512; MAX_STATES],
     new: &mut [__m512; MAX_STATES],
 ) -> [__m512i; 2] {
     let mut decisions = [_mm512_setzero_si512(); 2];
-    let half = rows.len() / 2;
-    for (i, rows) in rows.as_chunks::<2>().0.iter().enumerate() {
+    let half = ways.len() / 2;
+    for (i, ways) in ways.as_chunks::<2>().0.iter().enumerate() {
         let (low, high) = (old[i % MAX_STATES], old[(i + half) % MAX_STATES]);
-        for (j, row) in rows.iter().enumerate() {
+        for (j, [by_low, by_high]) in ways.iter().enumerate() {
             let n = 2 * i + j;
-            let low = _mm512_castps_si512(_mm512_add_ps(low, error::<M, HALF>(y, &row[0])));
-            let high = _mm512_castps_si512(_mm512_add_ps(high, error::<M, HALF>(y, &row[1])));
+            let low = _mm512_castps_si512(_mm512_add_ps(low, error::<M, HALF>(y, by_low)));
+            let high = _mm512_castps_si512(_mm512_add_ps(high, error::<M, HALF>(y, by_high)));
             let taken = _mm512_cmplt_epu32_mask(high, low);
             new[n % MAX_STATES] = _mm512_castsi512_ps(_mm512_min_epu32(high, low));
             let decisions = &mut decisions[n / 32 % 2];
@@ -492,9 +485,9 @@ fn search_one<const R: usize>(
     }
 }
 
+/// Stores 16 floats.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-/// Stores 16 floats.
 fn store(x: __m512) -> [f32; LANES] {
     let mut out = [0.0; LANES];
     registers::avx512::store_ps(&mut out, x);

@@ -10,7 +10,7 @@ impl<const DOT: bool> Floats for Neon<DOT> {
 
     methods! { float32x4_t;
         add(a, b) = neon!(vaddq_f32(a, b));
-        square(error) = neon!(vmulq_f32(error, error));
+        squared(key) = neon!(vmulq_f32(key, key));
         min(a, b) = neon!(vminq_f32(a, b));
         upper(x) = neon!(vextq_f32::<2>(x, x));
     }
@@ -40,7 +40,7 @@ impl<const DOT: bool> Floats for Neon<DOT> {
 
     /// Returns the distance, which takes one instruction.
     #[inline(always)]
-    fn error(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
+    fn distance_key(y: float32x4_t, centroid: float32x4_t) -> float32x4_t {
         neon!(vabdq_f32(y, centroid))
     }
 

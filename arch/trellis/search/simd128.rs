@@ -10,8 +10,8 @@ impl Floats for Simd128 {
 
     methods! { v128;
         add(a, b) = f32x4_add(a, b);
-        error(y, centroid) = f32x4_abs(f32x4_sub(y, centroid));
-        square(error) = f32x4_mul(error, error);
+        distance_key(y, centroid) = f32x4_abs(f32x4_sub(y, centroid));
+        squared(key) = f32x4_mul(key, key);
         upper(x) = i32x4_shuffle::<2, 3, 0, 1>(x, x);
     }
 

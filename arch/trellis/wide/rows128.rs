@@ -79,8 +79,8 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
     /// Path bits of a window that belong to earlier coordinates.
     const HISTORY: usize = WINDOW - 1;
 
-    #[inline(always)]
     /// Builds the table of a codebook.
+    #[inline(always)]
     fn new(book: &TrellisCodebook) -> Self {
         let mut bytes = [[0; 16]; 16];
         let unused = Self::HISTORY - book.history() as usize;
@@ -90,8 +90,8 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         Self { table: bytes.map(|bytes| L::load(&bytes)) }
     }
 
-    #[inline(always)]
     /// Scores all queries, four, two or one at a time.
+    #[inline(always)]
     fn score(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
         let count = rows.count();
         let (fours, ones) = queries.as_chunks::<4>();
@@ -149,8 +149,8 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         }
     }
 
-    #[inline(always)]
     /// Loads the planes of a row.
+    #[inline(always)]
     fn planes(row: &[u8]) -> Planes<L> {
         let (path, rest) = row[2..].split_at(PATH);
         let path = path.first_chunk().map_or(L::splat(0), |bytes| L::load(bytes));

@@ -113,8 +113,8 @@ impl Default for OctopusSpec {
     }
 }
 
-pub(super) const BDIR: Key = Key::new("bdir", "1..=7").excludes(2);
-pub(super) const BNRM: Key = Key::new("bnrm", "0..=6").excludes_but(2, 1);
+pub(super) const BDIR: Key = Key::new("bdir", "1..=7").excludes(&["bits", "split"]);
+pub(super) const BNRM: Key = Key::new("bnrm", "0..=6").excludes(&["bits", "split"]);
 pub(super) const ROUNDS: Key = Key::new("rounds", "1..=3");
 const SPLITS: [(&str, u8); 2] = [("paper", 2), ("even", 1)];
 

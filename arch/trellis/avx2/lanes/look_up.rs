@@ -64,10 +64,13 @@ pub(super) fn centroids<L: Integers, const BITS: usize, const FIVE: bool>(
 /// Looks up the `K`-th coordinate of each byte. With codes of two bits, it is the `K % 4`-th of the
 /// `K / 4`-th register.
 ///
-/// Bytes of the first register with windows have the four bits before the byte's coordinates, and
-/// four of these. Bytes of the second register have the last four of eight, and four more. With
-/// codes of two bits both alternate. In all of them the window of coordinate `K % 4` begins at bit
-/// `K % 4 + 1`, and has one bit more before that.
+/// ```text
+/// bit               7  6  5  4  3  2  1  0      p: the path byte of these coordinates
+/// inner, K = 0..4   p3 p2 p1 p0 o7 o6 o5 o4     o: the path byte before it
+/// path,  K = 4..8   p7 p6 p5 p4 p3 p2 p1 p0     with codes of two bits, bytes of both alternate
+///
+/// window            bits K%4 + 1 … K%4 + 4, the newest on top; with `FIVE` also bit K%4
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
