@@ -55,7 +55,7 @@ use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
 use crate::page::Sizes;
-use crate::stream::{Role, Stream};
+use crate::random::{HeadId, Role};
 use crate::{Backend, Error};
 use core::ops::Range;
 use layout::Layout;
@@ -315,8 +315,8 @@ impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
     /// other codecs or is impossible, [`Error::Length`], and what the codecs' constructors refuse.
     pub fn new(config: &LayerConfig, backend: Backend, bytes: S) -> Result<Self, Error> {
         config.check()?;
-        let keys = K::from_spec(config.keys, config.key_dim, backend, config.stream(Role::Keys))?;
-        let values = V::from_spec(config.values, config.value_dim, backend, config.stream(Role::Values))?;
+        let keys = K::from_spec(config.keys, config.key_dim, backend, config.head_id(Role::Keys))?;
+        let values = V::from_spec(config.values, config.value_dim, backend, config.head_id(Role::Values))?;
         Self::in_bytes(config, Layout::new(config), keys, values, backend, bytes)
     }
 }
@@ -377,8 +377,8 @@ impl LayerConfig {
     }
 
     /// All heads of a layer are rotated alike: one codec serves them.
-    pub(crate) fn stream(&self, role: Role) -> Stream {
-        Stream { layer: self.layer, head: 0, role }
+    pub(crate) fn head_id(&self, role: Role) -> HeadId {
+        HeadId { layer: self.layer, head: 0, role }
     }
 
     /// Returns the bytes that a full [`LayerCache`] with these codecs needs.

@@ -4,7 +4,7 @@
 //! * [`TurboQuant`], [`Trellis`] and the others are codecs whose width the compiler knows.
 //! * [`AnyCodec`] is any codec, chosen at run time without a heap. `CodecSpec::build_dyn` puts one on the heap.
 //! * [`Codec`] is the trait that all of them implement. Implement it to use your own codec in a cache.
-//! * [`Stream`] says which head of which layer a codec serves, as heads are rotated differently.
+//! * [`HeadId`] says which head of which layer a codec serves, as heads are rotated differently.
 //!
 //! ```
 //! use octaplex::Error;
@@ -36,9 +36,9 @@ pub use crate::codec::trellis::{Trellis, TrellisSpec};
 pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use crate::codec::{CentreCode, Codec, Pages, PlaneRows, Planes};
+pub use crate::random::{HeadId, Role};
 pub use crate::sketch::{SketchKind, SketchSpec};
 pub use crate::spec::{CodecInfo, Key};
-pub use crate::stream::{Role, Stream};
 pub use crate::typed::{Query, Typed};
 pub use octaplex_arch::MAX_WEIGHT;
 
@@ -138,18 +138,18 @@ macro_rules! codecs {
             impl Build for $codec {
                 type Spec = $spec;
 
-                fn build(spec: $spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-                    <$codec>::build(spec, dim, backend, stream)
+                fn build(spec: $spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+                    <$codec>::build(spec, dim, backend, head)
                 }
 
                 fn from_spec(
                     spec: CodecSpec,
                     dim: usize,
                     backend: Backend,
-                    stream: Stream,
+                    head: HeadId,
                 ) -> Result<Self, Error> {
                     match spec {
-                        CodecSpec::$variant(spec) => <$codec>::build(spec, dim, backend, stream),
+                        CodecSpec::$variant(spec) => <$codec>::build(spec, dim, backend, head),
                         _ => Err(ANOTHER_CODEC),
                     }
                 }
@@ -160,10 +160,10 @@ macro_rules! codecs {
         /// a program that knows its codec names that one.
         ///
         /// ```
-        /// use octaplex::codecs::{AnyCodec, Codec, Stream};
+        /// use octaplex::codecs::{AnyCodec, Codec, HeadId};
         /// use octaplex::{Backend, Error};
         ///
-        /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), Stream::default())?;
+        /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), HeadId::default())?;
         /// let mut block = [0; 98];
         /// codec.encode(&[0.5; 96], &mut block)?;
         /// # Ok::<(), Error>(())
@@ -180,14 +180,14 @@ macro_rules! codecs {
             ///
             /// # Errors
             /// [`Error::Width`] unless `dim` is one of [`WIDTHS`], and what the codec's own constructor refuses.
-            pub fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+            pub fn build(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
                 }
                 spec.check_built()?;
                 match spec {
                     $(#[cfg(all($(feature = $feature)?))] CodecSpec::$variant(spec) => {
-                        <$codec>::build(spec, dim, backend, stream).map(Self::$variant)
+                        <$codec>::build(spec, dim, backend, head).map(Self::$variant)
                     })*
                     #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
                     _ => Err(ANOTHER_CODEC),
@@ -238,7 +238,7 @@ macro_rules! codecs {
                 self,
                 dim: usize,
                 backend: Backend,
-                stream: Stream,
+                head: HeadId,
             ) -> Result<alloc::boxed::Box<dyn Codec>, Error> {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
@@ -246,7 +246,7 @@ macro_rules! codecs {
                 self.check_built()?;
                 match self {
                     $(#[cfg(all($(feature = $feature)?))] Self::$variant(spec) => {
-                        Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?))
+                        Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, head)?))
                     })*
                     #[allow(unreachable_patterns, reason = "where every codec is built, there is no other")]
                     _ => Err(ANOTHER_CODEC),
@@ -261,12 +261,12 @@ forward_codec!(() AnyCodec, self => self.as_codec());
 impl Build for AnyCodec {
     type Spec = CodecSpec;
 
-    fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::build(spec, dim, backend, stream)
+    fn build(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, head)
     }
 
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::build(spec, dim, backend, stream)
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, head)
     }
 }
 
@@ -279,13 +279,13 @@ pub trait Build: Codec + Sized {
     ///
     /// # Errors
     /// What the codec refuses.
-    fn build(spec: Self::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+    fn build(spec: Self::Spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error>;
 
     /// The same from any spec.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for another codec's.
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error>;
 }
 
 const ANOTHER_CODEC: Error = Error::Unsupported {
@@ -299,26 +299,26 @@ impl<C: Build, const D: usize> Typed<C, D> {
     /// [`Error::Width`] where the codec does not offer the width `D` (most take those of
     /// [`codebook::WIDTHS`](crate::codebook::WIDTHS)), [`Error::Value`] for numbers of the spec outside their range,
     /// [`Error::Unsupported`] for combinations that the codec does not offer at this width.
-    pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::new_with(C::build(spec, D, backend, stream)?)
+    pub fn build(spec: C::Spec, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::new_with(C::build(spec, D, backend, head)?)
     }
 }
 
 impl<C: Build, const D: usize> Build for Typed<C, D> {
     type Spec = C::Spec;
 
-    fn build(spec: C::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    fn build(spec: C::Spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if dim != D {
             return Err(Error::Width { actual: dim });
         }
-        Self::new_with(C::build(spec, D, backend, stream)?) // D, which the compiler knows: it drops what others need
+        Self::new_with(C::build(spec, D, backend, head)?) // D, which the compiler knows: it drops what others need
     }
 
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if dim != D {
             return Err(Error::Width { actual: dim });
         }
-        Self::new_with(C::from_spec(spec, D, backend, stream)?)
+        Self::new_with(C::from_spec(spec, D, backend, head)?)
     }
 }
 

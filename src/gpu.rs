@@ -68,7 +68,7 @@ use crate::cache::layout::Layout;
 use crate::cache::window::Standing;
 use crate::codec::{Codec, check_values};
 use crate::math::inverse_sqrt;
-use crate::stream::Role;
+use crate::random::Role;
 use crate::{Attend, Backend, CodecSpec, LayerConfig};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -259,7 +259,7 @@ impl Layer {
         let (keys, values) = (tables::of_keys(config)?, tables::of_values(config)?);
         let backend = Backend::detect();
         let codec = |spec: CodecSpec, role| {
-            spec.build_dyn(config.key_dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+            spec.build_dyn(config.key_dim, backend, config.head_id(role)).map(Arc::<dyn Codec>::from)
         };
         let codecs = [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?];
         let (pages, pages_each) = (tokens.div_ceil(config.page), config.capacity.div_ceil(config.page));

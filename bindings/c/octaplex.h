@@ -229,7 +229,7 @@ typedef struct {
 } octaplex_stats;
 
 // Which head of which layer a codec serves: vectors of different ones are rotated differently. Blocks decode with the
-// stream that they were encoded with.
+// id that they were encoded with.
 typedef struct {
     // Layer, from 0.
     uint32_t layer;
@@ -237,7 +237,7 @@ typedef struct {
     uint32_t head;
     // 0 for keys, 1 for values.
     uint32_t role;
-} octaplex_stream;
+} octaplex_head_id;
 
 // The sizes of a codec.
 typedef struct {
@@ -424,14 +424,14 @@ octaplex_status octaplex_cache_get_stats(const octaplex_cache *cache,
                                          octaplex_stats *stats,
                                          octaplex_error *error);
 
-// The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `stream` may be null (layer 0, head 0, keys),
+// The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `head` may be null (layer 0, head 0, keys),
 // and so may the backend's name (the fastest). Null where it fails; freed by `octaplex_codec_free`.
 //
 // The caller's part:
 // Texts end in a zero.
 octaplex_codec *octaplex_codec_create(const char *spec,
                                       size_t dim,
-                                      const octaplex_stream *stream,
+                                      const octaplex_head_id *head,
                                       const char *backend,
                                       octaplex_error *error);
 

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::codec::trellis::TrellisSpec;
     use crate::codec::turboquant::TurboQuantSpec;
-    use crate::stream::Stream;
+    use crate::random::HeadId;
 
     /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
     #[test]
@@ -313,7 +313,7 @@ mod tests {
             [("tq3_0", vec![12, 26]), ("tq3_0:variant=3bit", vec![12, 26]), ("hqmq", vec![0])]
         {
             let spec: CodecSpec = spec.parse().expect("a codec");
-            let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).expect("a codec");
+            let codec = spec.build_dyn(64, Backend::detect(), HeadId::default()).expect("a codec");
             let mut row = vec![0; codec.block_bytes()];
             codec.encode(&x, &mut row).expect("a row");
             assert!(has_norms(&spec, 64, &row), "{spec}");
@@ -350,7 +350,7 @@ mod tests {
         for (dim, (levels, spec)) in
             WIDTHS.into_iter().flat_map(|dim| trellises.into_iter().chain(codes).map(move |of| (dim, of)))
         {
-            let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
+            let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default()).expect("a codec");
             let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
             let mut blocks = vec![0; 64 * codec.block_bytes()];
             codec.encode_page(&rows, &mut blocks).expect("a page");

@@ -6,9 +6,9 @@ use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Rotated as _};
 use crate::codec::turboquant::Gain;
 use crate::codec::{hqmq, tq3_0};
+use crate::random::Purpose;
+use crate::random::Role;
 use crate::rotation::{Rotation, RotationKind};
-use crate::stream::Purpose;
-use crate::stream::Role;
 use crate::{Backend, CodecSpec, LayerConfig};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
@@ -41,7 +41,7 @@ fn rotated(rotation: &Rotation, rounds: u8, gain: Gain) -> Rotated<'_> {
 
 fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<Tables, Error> {
     let rotation = |rounds, seed| {
-        Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.stream(role)).map_err(Error::Library)
+        Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.head_id(role)).map_err(Error::Library)
     };
     let tables = match spec {
         CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Haar => return refuse(HAAR),
@@ -81,12 +81,12 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             }
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
-            let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let core = octopus::Core::build(spec, dim, Backend::detect(), config.head_id(role))?;
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
         CodecSpec::Hqmq(spec) if role == Role::Keys => {
-            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.head_id(role))?;
             let (layout, set, signs) = core.shape();
             // Flags are taken out of rows.
             let layout = ChunkLayout { flags: false, ..*layout };

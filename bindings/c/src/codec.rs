@@ -3,7 +3,7 @@
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::given::{self, Held};
 use octaplex::CodecSpec;
-use octaplex::codecs::{Codec, Role, Stream};
+use octaplex::codecs::{Codec, HeadId, Role};
 use std::ffi::c_char;
 
 /// A codec of one width. It never changes: any number of threads may use one at once, but for its freeing.
@@ -20,10 +20,10 @@ struct Inside {
 const WORD: u64 = u64::from_le_bytes(*b"octcodec");
 
 /// Which head of which layer a codec serves: vectors of different ones are rotated differently. Blocks decode with the
-/// stream that they were encoded with.
+/// id that they were encoded with.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct octaplex_stream {
+pub struct octaplex_head_id {
     /// Layer, from 0.
     pub layer: u32,
     /// Key/value head, from 0.
@@ -32,7 +32,7 @@ pub struct octaplex_stream {
     pub role: u32,
 }
 
-/// The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `stream` may be null (layer 0, head 0, keys),
+/// The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `head` may be null (layer 0, head 0, keys),
 /// and so may the backend's name (the fastest). Null where it fails; freed by `octaplex_codec_free`.
 ///
 /// # Safety
@@ -41,7 +41,7 @@ pub struct octaplex_stream {
 pub unsafe extern "C" fn octaplex_codec_create(
     spec: *const c_char,
     dim: usize,
-    stream: *const octaplex_stream,
+    head: *const octaplex_head_id,
     backend: *const c_char,
     error: *mut octaplex_error,
 ) -> *mut octaplex_codec {
@@ -50,12 +50,12 @@ pub unsafe extern "C" fn octaplex_codec_create(
     let create = || {
         // SAFETY: the caller's promises.
         let (spec, backend) = unsafe { (given::text(spec)?.ok_or(NULL)?, given::backend(backend)?) };
-        let mut of = Stream::default();
-        if !stream.is_null() {
+        let mut of = HeadId::default();
+        if !head.is_null() {
             // SAFETY: the caller's promises.
-            let given = unsafe { given::values(stream, 1) }?[0];
+            let given = unsafe { given::values(head, 1) }?[0];
             let role = if given.role == 0 { Role::Keys } else { Role::Values };
-            of = Stream { layer: given.layer, head: given.head, role };
+            of = HeadId { layer: given.layer, head: given.head, role };
         }
         let spec: CodecSpec = spec.parse()?;
         let codec = spec.build_dyn(dim, backend, of)?;
