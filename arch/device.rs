@@ -1,4 +1,4 @@
-//! Pages and attention on a card: kernels in `kernels/`, compiled when they are first used; the driver around them; and the
+//! Pages and attention on a GPU: kernels in `kernels/`, compiled when they are first used; the driver around them; and the
 //! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
 //! kept until it has run.
 
@@ -21,7 +21,7 @@ mod tables;
 pub use block::{Asked, Queries};
 pub use driver::{CallerStream, Device};
 pub use encode::{AT_ONCE, Refused};
-pub use failure::{Failure, Maker};
+pub use failure::{Failure, Vendor};
 pub use given::{DeviceRows, DeviceSlice, Input, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use lists::Outlier;

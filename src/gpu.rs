@@ -80,18 +80,18 @@ use outliers::Apart;
 use step::Stepped;
 
 pub use octaplex_arch::Float;
-pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Maker, Step};
+pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step, Vendor};
 
-/// Why a card did not do what it was asked. The layer on the card is as it was; after [`Card`](Self::Card) the sequence that was changed
+/// Why a GPU did not do what it was asked. The layer on the GPU is as it was; after [`Device`](Self::Device) the sequence that was changed
 /// is to be [cleared](Layer::clear).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver, the compiler or the card.
-    Card(Failure),
+    /// The driver, the compiler or the GPU.
+    Device(Failure),
     /// What the library refuses on a CPU as well.
     Library(crate::Error),
-    /// What the card's kernels do not do yet.
+    /// What the GPU's kernels do not do yet.
     Unsupported {
         /// What, and what to do instead.
         why: &'static str,
@@ -108,7 +108,7 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Card(failure) => failure.fmt(f),
+            Self::Device(failure) => failure.fmt(f),
             Self::Library(error) => error.fmt(f),
             Self::Unsupported { why } => f.write_str(why),
             Self::Full { needed, free } => {
@@ -125,7 +125,7 @@ impl core::error::Error for Error {}
 
 impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
-        Self::Card(failure)
+        Self::Device(failure)
     }
 }
 
@@ -147,7 +147,7 @@ const fn refuse<T>(why: &'static str) -> Result<T, Error> {
     Err(Error::Unsupported { why })
 }
 
-/// One attention layer on a card, of one or more sequences: pages in a pool, a table of them for each sequence, exact tokens in
+/// One attention layer on a GPU, of one or more sequences: pages in a pool, a table of them for each sequence, exact tokens in
 /// f16 beside them.
 #[derive(Debug)]
 pub struct Layer {
@@ -164,7 +164,7 @@ pub struct Layer {
     /// Pages of one sequence at most.
     pages_each: usize,
     query_heads: usize,
-    /// Whether the card may have counted tokens that are not known here.
+    /// Whether the GPU may have counted tokens that are not known here.
     stepped: Stepped,
     /// Of each sequence, tokens that it was given by steps since it was last asked.
     pending: Vec<usize>,
@@ -173,9 +173,9 @@ pub struct Layer {
 /// A sequence, and what is needed to give it to another one, and to go on with it.
 #[derive(Clone, Debug)]
 struct Held {
-    /// What the card knows of it.
+    /// What the GPU knows of it.
     sequence: Sequence,
-    /// As a layer on the CPU has it: the ring on the card has the same rows in the same places.
+    /// As a layer on the CPU has it: the ring on the GPU has the same rows in the same places.
     state: State,
     /// Of each page, the position of its first token.
     positions: Vec<usize>,
@@ -212,7 +212,7 @@ impl Held {
     }
 }
 
-/// A sequence in such a state, as the card is told.
+/// A sequence in such a state, as the GPU is told.
 fn sequence_of(layout: &Layout, state: &State, pages: Vec<u32>) -> Sequence {
     let sinks = state.next.min(layout.sinks);
     Sequence {
@@ -236,8 +236,8 @@ impl Layer {
     /// configuration's capacity.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for codecs and widths that the card has no kernels for, [`Error::Library`] for impossible
-    /// configurations, [`Error::Card`] where there is not enough memory.
+    /// [`Error::Unsupported`] for codecs and widths that the GPU has no kernels for, [`Error::Library`] for impossible
+    /// configurations, [`Error::Device`] where there is not enough memory.
     pub fn new(
         device: &Device,
         config: &LayerConfig,
@@ -246,13 +246,13 @@ impl Layer {
     ) -> Result<Self, Error> {
         config.check()?;
         if config.key_dim != config.value_dim || !WIDTHS.contains(&config.key_dim) {
-            return refuse("cards take keys and values of one width: 64, 80, 96, 128, 192 or 256");
+            return refuse("GPUs take keys and values of one width: 64, 80, 96, 128, 192 or 256");
         }
         if !(1..=1 << 12).contains(&sequences) || config.kv_heads > 1 << 10 {
-            return refuse("a layer on a card has 1 to 4,096 sequences and at most 1,024 key/value heads");
+            return refuse("a layer on a GPU has 1 to 4,096 sequences and at most 1,024 key/value heads");
         }
         if config.recent_window > 1 << 14 {
-            return refuse("at most 16,384 recent tokens are exact on a card");
+            return refuse("at most 16,384 recent tokens are exact on a GPU");
         }
         let layout = Layout::new(config);
         let apart = Apart::new(config, &layout);
@@ -264,7 +264,7 @@ impl Layer {
         let codecs = [codec(config.keys, Role::Keys)?, codec(config.values, Role::Values)?];
         let (pages, pages_each) = (tokens.div_ceil(config.page), config.capacity.div_ceil(config.page));
         if pages.max(pages_each) > 1 << 28 {
-            return refuse("at most 2^28 pages on a card");
+            return refuse("at most 2^28 pages on a GPU");
         }
         // A sequence's table has room for all that the layer may grow to, within reason.
         let pages_each = pages_each.min(pages.max(MOST_EACH));
@@ -326,11 +326,11 @@ impl Layer {
         Ok(self.sequence(sequence)?.pages.len())
     }
 
-    /// Bytes that a page takes on the card: a little more than the CPU's; at a width of 80 a quarter to a third more, since
+    /// Bytes that a page takes on the GPU: a little more than the CPU's; at a width of 80 a quarter to a third more, since
     /// rows are of 96 coordinates there. Outliers are not among them, nor their flags: 12 bytes each, in memory of their own.
     #[must_use]
-    pub fn card_page_bytes(&self) -> usize {
-        self.paged.card_page_bytes()
+    pub fn gpu_page_bytes(&self) -> usize {
+        self.paged.gpu_page_bytes()
     }
 
     fn sequence(&self, number: usize) -> Result<&Sequence, Error> {
@@ -361,7 +361,7 @@ impl Layer {
     /// Makes sequence `to` what `from` is: their pages are shared, exact tokens are copied.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn fork(&mut self, from: usize, to: usize) -> Result<(), Error> {
         self.sequence(to)?;
         self.sequence(from)?;
@@ -373,18 +373,18 @@ impl Layer {
     /// Forgets a sequence; pages that no other has are free.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn clear(&mut self, sequence: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
         self.settle_without(Some(sequence))?;
         self.place(sequence, Held::empty(&self.layout))
     }
 
-    /// A page's bytes as the CPU has them, the same that were uploaded, back from the card. With outliers a page is as long as it says itself:
+    /// A page's bytes as the CPU has them, the same that were uploaded, back from the GPU. With outliers a page is as long as it says itself:
     /// [`crate::Error::Length`] has that length.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`crate::Error::Length`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`crate::Error::Length`], [`Error::Device`].
     pub fn page(&mut self, sequence: usize, index: usize, bytes: &mut [u8]) -> Result<(), Error> {
         let pages = &self.sequence(sequence)?.pages;
         let count = pages.len();
@@ -400,12 +400,12 @@ impl Layer {
     /// with a soft cap, or a window that the configuration does not have, compiles others.)
     ///
     /// # Errors
-    /// [`crate::Error::Heads`], [`Error::Card`].
+    /// [`crate::Error::Heads`], [`Error::Device`].
     pub fn reserve(&mut self, query_heads: usize) -> Result<(), Error> {
         self.reserve_splits(query_heads, None)
     }
 
-    /// The same; `splits` parts of a sequence's pages are worked on at once, by default as many as fill the card.
+    /// The same; `splits` parts of a sequence's pages are worked on at once, by default as many as fill the GPU.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -432,7 +432,7 @@ impl Layer {
     /// What a step keeps of the options.
     fn attention(&self, options: &Attend) -> Result<Attention, Error> {
         if options.first_head != 0 || options.heads.is_some() {
-            return refuse("a card answers all heads at once: `first_head` and `heads` are the CPU's");
+            return refuse("a GPU answers all heads at once: `first_head` and `heads` are the CPU's");
         }
         let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
         crate::attention::check_options(options)?;
@@ -494,7 +494,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Unsupported`] before [`reserve`](Self::reserve); [`Error::Library`] for what
-    /// [`Layer::attend`](crate::cache::Layer::attend) refuses; [`Error::Card`]. The output is then unspecified.
+    /// [`Layer::attend`](crate::cache::Layer::attend) refuses; [`Error::Device`]. The output is then unspecified.
     pub fn attend(&mut self, queries: &[f32], output: &mut [f32]) -> Result<(), Error> {
         self.attend_with(queries, &Attend::default(), output)
     }
@@ -590,10 +590,10 @@ impl Layer {
         Ok(self.paged.output(output)?)
     }
 
-    /// Microseconds on the card's clock of each of `times` launches of a captured step, on what is set.
+    /// Microseconds on the GPU's clock of each of `times` launches of a captured step, on what is set.
     ///
     /// # Errors
-    /// [`Error::Card`].
+    /// [`Error::Device`].
     pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Error> {
         Ok(self.paged.time(step, times)?)
     }

@@ -1,4 +1,4 @@
-//! Attention of blocks of queries on a card.
+//! Attention of blocks of queries on a GPU.
 
 use super::compile::{PORTABLE, Source, load};
 use super::driver::{Buffer, CallerStream, Kernels, time};
@@ -29,8 +29,8 @@ const TOKEN_BYTES: usize = 1 << 28;
 pub enum Queries<'a> {
     /// On the host.
     Host(&'a [f32]),
-    /// On the card.
-    Card(DeviceSlice),
+    /// On the GPU.
+    Device(DeviceSlice),
 }
 
 impl Queries<'_> {
@@ -39,7 +39,7 @@ impl Queries<'_> {
     pub fn len(&self) -> usize {
         match self {
             Self::Host(queries) => queries.len(),
-            Self::Card(queries) => queries.len(),
+            Self::Device(queries) => queries.len(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Paged {
         }
         let mut numbers = self.numbers();
         numbers.whole.push(("OPTIONS", options as u32));
-        // Hopper's products of four warps are of no other card: its target has a name of its own.
+        // Hopper's products of four warps are of no other GPU: its target has a name of its own.
         let of_hopper = self.target == "sm_90";
         let target = if of_hopper { "sm_90a" } else { &self.target };
         let mut kernels = load(&self.device, Source::Block, target, &numbers, &NAMES)?;
@@ -123,7 +123,7 @@ impl Paged {
         let (shape, device) = (&self.shape, &self.device);
         let of_host = match asked.queries {
             Queries::Host(queries) => queries,
-            Queries::Card(_) => &[],
+            Queries::Device(_) => &[],
         };
         let units = asked.of.1 * shape.kv_heads;
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
@@ -172,7 +172,7 @@ impl Paged {
         work.output.read(0, output)
     }
 
-    /// The same of queries that lie on the card, in the order of a caller's stream; it is waited for.
+    /// The same of queries that lie on the GPU, in the order of a caller's stream; it is waited for.
     ///
     /// # Errors
     /// As [`attend_block`](Self::attend_block).
@@ -196,7 +196,7 @@ impl Paged {
         self.device.synchronize()
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels.
+    /// Microseconds on the GPU's clock of each of `times` runs of the kernels.
     ///
     /// # Errors
     /// As [`attend_block`](Self::attend_block).
@@ -224,7 +224,7 @@ impl Paged {
     ) -> Result<(), Failure> {
         let (queries, query_type) = match asked.queries {
             Queries::Host(_) => (work.queries.address(), 0),
-            Queries::Card(queries) => {
+            Queries::Device(queries) => {
                 assert!(queries.is_aligned());
                 (queries.address(), queries.number())
             }
@@ -343,11 +343,11 @@ mod tests {
     const OWN: usize = 16 * (TILES_AT_ONCE + 1) + 4;
 
     #[test]
-    fn blocks_of_queries_fit_the_shared_memory_of_cards() {
+    fn blocks_of_queries_fit_the_shared_memory_of_gpus() {
         let rows = WIDTHS.map(|dim| dim.next_multiple_of(64));
         let most = |target| rows.iter().map(|row| shared_bytes(*row, target) + OWN).max();
         assert!(rows.contains(&64) && rows.contains(&256));
-        // What AMD's cards give, those of compute capability 8.6 and Hopper's.
+        // What AMD's GPUs give, those of compute capability 8.6 and Hopper's.
         for (target, gives) in
             [("gfx90a:sramecc+:xnack-", 65_536), (PORTABLE, 65_536), ("sm_86", 101_376), ("sm_90", 232_448)]
         {

@@ -1,7 +1,7 @@
-//! The kernels' source, compiled for the card that was found, and kept on disk.
+//! The kernels' source, compiled for the GPU that was found, and kept on disk.
 
 use super::driver::{Device, Kernels, compile};
-use super::failure::{Failure, Maker};
+use super::failure::{Failure, Vendor};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -46,12 +46,12 @@ impl Source {
         }
     }
 
-    /// As a maker's compiler takes it: AMD's with CUDA's words before it.
-    fn of(self, maker: Maker, numbers: &Numbers) -> String {
+    /// As a vendor's compiler takes it: AMD's with CUDA's words before it.
+    fn of(self, vendor: Vendor, numbers: &Numbers) -> String {
         let text = numbers.with_halves(self.text());
-        match maker {
-            Maker::Nvidia => text,
-            Maker::Amd => format!("namespace octaplex {{\n{}{text}}}\n", texts!("hip")),
+        match vendor {
+            Vendor::Nvidia => text,
+            Vendor::Amd => format!("namespace octaplex {{\n{}{text}}}\n", texts!("hip")),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Numbers {
     }
 }
 
-/// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's cards would have them; PTX.
+/// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's GPUs would have them; PTX.
 pub(super) const PORTABLE: &str = "portable";
 
 /// Compiles a source with these numbers defined, or takes it from the disk, and loads the kernels of these names.
@@ -119,24 +119,24 @@ pub(super) fn load(
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Failure> {
     let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
-    let maker = if target.starts_with("gfx") { Maker::Amd } else { Maker::Nvidia };
+    let vendor = if target.starts_with("gfx") { Vendor::Amd } else { Vendor::Nvidia };
     let exact = matches!(source, Source::Encode);
-    let options: &[&str] = match maker {
-        Maker::Nvidia if exact => &["--std=c++17", "-default-device", "--fmad=false"],
-        Maker::Nvidia => &["--std=c++17", "-default-device"],
+    let options: &[&str] = match vendor {
+        Vendor::Nvidia if exact => &["--std=c++17", "-default-device", "--fmad=false"],
+        Vendor::Nvidia => &["--std=c++17", "-default-device"],
         // As ci/hip.sh compiles them.
-        Maker::Amd => &["-std=c++17", "-O3", "-ffp-contract=off"],
+        Vendor::Amd => &["-std=c++17", "-O3", "-ffp-contract=off"],
     };
     let mut options: Vec<String> = options.iter().map(ToString::to_string).collect();
-    options.push(match maker {
-        Maker::Nvidia => format!("--gpu-architecture={target}"),
-        Maker::Amd => format!("--offload-arch={target}"),
+    options.push(match vendor {
+        Vendor::Nvidia => format!("--gpu-architecture={target}"),
+        Vendor::Amd => format!("--offload-arch={target}"),
     });
     if portable {
         options.push("-DPORTABLE=1".to_string());
     }
     options.extend(numbers.whole.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let text = source.of(maker, numbers);
+    let text = source.of(vendor, numbers);
     let key = format!("{}\n{text}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =
@@ -145,7 +145,7 @@ fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Fai
         return Ok(image);
     }
     let text = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
-    let image = compile(maker, &text, target, &options)?;
+    let image = compile(vendor, &text, target, &options)?;
     if let Some(file) = file {
         keep(&file, &key, &image);
     }

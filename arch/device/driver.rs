@@ -1,8 +1,8 @@
-//! The driver: a card, its memory, kernels, graphs. One stream a device, on which everything happens in order.
+//! The driver: a GPU, its memory, kernels, graphs. One stream a device, on which everything happens in order.
 //!
-//! What is here is common to all makers; their calls are in a file each, behind [`Driver`].
+//! What is here is common to all vendors; their calls are in a file each, behind [`Driver`].
 
-// What one maker's driver needs another's may not.
+// What one vendor's driver needs another's may not.
 #![cfg_attr(not(all(feature = "cuda", feature = "hip")), allow(dead_code, unused_variables))]
 
 #[cfg(feature = "cuda")]
@@ -11,7 +11,7 @@ mod cuda;
 mod hip;
 mod thread;
 
-use super::failure::{Failure, Maker};
+use super::failure::{Failure, Vendor};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -23,9 +23,9 @@ use core::marker::PhantomData;
 /// What a driver calls a stream, a kernel and the like by.
 pub(super) type Handle = *mut c_void;
 
-/// A card as its driver opens it.
+/// A GPU as its driver opens it.
 #[derive(Debug)]
-pub(super) struct Card {
+pub(super) struct Gpu {
     number: i32,
     context: Handle,
     name: String,
@@ -45,20 +45,20 @@ pub(super) struct Launch {
     early: bool,
 }
 
-/// A maker's driver, a call or two each.
+/// A vendor's driver, a call or two each.
 ///
 /// # Safety
-/// Of all that are unsafe: handles are this driver's, of the card last [entered](Self::enter) on this thread, and are there: what
-/// destroys one is called once. Addresses have so many bytes of the card's memory, and of the host's until the stream has done
+/// Of all that are unsafe: handles are this driver's, of the GPU last [entered](Self::enter) on this thread, and are there: what
+/// destroys one is called once. Addresses have so many bytes of the GPU's memory, and of the host's until the stream has done
 /// what was asked.
 pub(super) trait Driver: fmt::Debug + Send + Sync {
-    /// How many cards there are.
+    /// How many GPUs there are.
     fn count(&self) -> Result<usize, Failure>;
-    /// The card of a number below that, which is entered.
-    fn open(&self, number: usize) -> Result<Card, Failure>;
-    unsafe fn close(&self, card: &Card);
+    /// The GPU of a number below that, which is entered.
+    fn open(&self, number: usize) -> Result<Gpu, Failure>;
+    unsafe fn close(&self, gpu: &Gpu);
     /// Makes it the one that this thread's calls are for.
-    fn enter(&self, card: &Card) -> Result<(), Failure>;
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure>;
     /// What this thread's calls are for: a handle, or a number as one.
     fn current(&self) -> Result<Handle, Failure>;
     /// Makes it that again: what [`current`](Self::current) said on this thread.
@@ -102,32 +102,32 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     unsafe fn destroy_graph(&self, graph: Handle);
 }
 
-/// A maker's driver.
-pub(super) fn driver_of(maker: Maker) -> Result<&'static dyn Driver, Failure> {
-    match maker {
+/// A vendor's driver.
+pub(super) fn driver_of(vendor: Vendor) -> Result<&'static dyn Driver, Failure> {
+    match vendor {
         #[cfg(feature = "cuda")]
-        Maker::Nvidia => cuda::driver(),
+        Vendor::Nvidia => cuda::driver(),
         #[cfg(feature = "hip")]
-        Maker::Amd => hip::driver(),
+        Vendor::Amd => hip::driver(),
         #[allow(unreachable_patterns)] // where both are there
         _ => Err(Failure::NoDriver),
     }
 }
 
-/// An image of a text, by a maker's compiler, for a target of that maker's.
+/// An image of a text, by a vendor's compiler, for a target of that vendor's.
 pub(super) fn compile(
-    maker: Maker,
+    vendor: Vendor,
     text: &CStr,
     target: &str,
     options: &[String],
 ) -> Result<Vec<u8>, Failure> {
-    match maker {
+    match vendor {
         #[cfg(feature = "cuda")]
-        Maker::Nvidia => cuda::compile(text, target, options),
+        Vendor::Nvidia => cuda::compile(text, target, options),
         #[cfg(feature = "hip")]
-        Maker::Amd => hip::compile(text, options),
+        Vendor::Amd => hip::compile(text, options),
         #[allow(unreachable_patterns)] // where both are there
-        _ => Err(Failure::NoCompiler(maker)),
+        _ => Err(Failure::NoCompiler(vendor)),
     }
 }
 
@@ -136,50 +136,50 @@ fn fits(needed: usize, most: usize) -> Result<(), Failure> {
     if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }
 }
 
-/// A card, with a context and a stream. Clones are the same one.
+/// A GPU, with a context and a stream. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     driver: &'static dyn Driver,
-    maker: Maker,
-    card: Card,
+    vendor: Vendor,
+    gpu: Gpu,
     stream: Handle,
 }
 
-// SAFETY: contexts and streams of the drivers' may be used from any thread; every method enters the card first.
+// SAFETY: contexts and streams of the drivers' may be used from any thread; every method enters the GPU first.
 unsafe impl Send for Inner {}
 // SAFETY: as above; drivers serialise calls on a stream.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let entered = self.driver.enter(&self.card).is_ok();
+        let entered = self.driver.enter(&self.gpu).is_ok();
         // SAFETY: made in `Device::of`, and nothing that uses them is left: all of it holds the `Arc`.
         unsafe {
             if entered {
                 self.driver.destroy_stream(self.stream);
             }
-            self.driver.close(&self.card);
+            self.driver.close(&self.gpu);
         }
     }
 }
 
 impl Device {
-    /// The card of that number, from 0: NVIDIA's are counted first, then AMD's, of those that this is built for.
+    /// The GPU of that number, from 0: NVIDIA's are counted first, then AMD's, of those that this is built for.
     ///
     /// # Errors
-    /// [`Failure::NoDriver`], [`Failure::NoCard`], [`Failure::OldCard`], [`Failure::Architecture`], [`Failure::OldDriver`],
+    /// [`Failure::NoDriver`], [`Failure::NoGpu`], [`Failure::OldGpu`], [`Failure::Architecture`], [`Failure::OldDriver`],
     /// [`Failure::Driver`].
     pub fn new(ordinal: usize) -> Result<Self, Failure> {
         let (mut before, mut failure) = (0, Failure::NoDriver);
-        for maker in Maker::ALL {
-            match Self::of(*maker, ordinal - before) {
+        for vendor in Vendor::ALL {
+            match Self::of(*vendor, ordinal - before) {
                 Err(Failure::NoDriver) => {}
-                Err(Failure::NoCard { count, .. }) => {
+                Err(Failure::NoGpu { count, .. }) => {
                     before += count;
-                    failure = Failure::NoCard { ordinal, count: before };
+                    failure = Failure::NoGpu { ordinal, count: before };
                 }
                 done => return done,
             }
@@ -187,28 +187,28 @@ impl Device {
         Err(failure)
     }
 
-    /// The card of that number among a maker's.
+    /// The GPU of that number among a vendor's.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Failure::NoDriver`] for a maker that this is not built for.
-    pub fn of(maker: Maker, ordinal: usize) -> Result<Self, Failure> {
-        let driver = driver_of(maker)?;
+    /// As [`new`](Self::new); [`Failure::NoDriver`] for a vendor that this is not built for.
+    pub fn of(vendor: Vendor, ordinal: usize) -> Result<Self, Failure> {
+        let driver = driver_of(vendor)?;
         let count = driver.count()?;
         if ordinal >= count {
-            return Err(Failure::NoCard { ordinal, count });
+            return Err(Failure::NoGpu { ordinal, count });
         }
         let before = driver.current()?;
-        let card = driver.open(ordinal)?;
+        let gpu = driver.open(ordinal)?;
         let stream = driver.stream();
         if !before.is_null() {
             // SAFETY: the driver said so on this thread. Who uses another GPU here goes on with it.
             let _ = unsafe { driver.restore(before) };
         }
         match stream {
-            Ok(stream) => Ok(Self(Arc::new(Inner { driver, maker, card, stream }))),
+            Ok(stream) => Ok(Self(Arc::new(Inner { driver, vendor, gpu, stream }))),
             Err(failure) => {
                 // SAFETY: opened above, and used by nobody.
-                unsafe { driver.close(&card) };
+                unsafe { driver.close(&gpu) };
                 Err(failure)
             }
         }
@@ -216,31 +216,31 @@ impl Device {
 
     /// Who makes it.
     #[must_use]
-    pub fn maker(&self) -> Maker {
-        self.0.maker
+    pub fn vendor(&self) -> Vendor {
+        self.0.vendor
     }
 
-    /// The card's name.
+    /// The GPU's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.card.name
+        &self.0.gpu.name
     }
 
     /// What kernels are compiled for: `sm_90` for NVIDIA's Hopper, `gfx90a:sramecc+:xnack-` for AMD's MI200.
     #[must_use]
     pub fn architecture(&self) -> &str {
-        &self.0.card.architecture
+        &self.0.gpu.architecture
     }
 
     /// Its multiprocessors, or compute units.
     #[must_use]
     pub fn multiprocessors(&self) -> usize {
-        self.0.card.multiprocessors
+        self.0.gpu.multiprocessors
     }
 
     /// Refuses kernels that work in more.
     pub(super) fn has_shared(&self, needed: usize) -> Result<(), Failure> {
-        fits(needed, self.0.card.shared_memory)
+        fits(needed, self.0.gpu.shared_memory)
     }
 
     /// Whether both are the same.
@@ -250,7 +250,7 @@ impl Device {
 
     /// The driver, for calls on this thread.
     fn enter(&self) -> Result<&'static dyn Driver, Failure> {
-        self.0.driver.enter(&self.0.card)?;
+        self.0.driver.enter(&self.0.gpu)?;
         Ok(self.0.driver)
     }
 
@@ -297,7 +297,7 @@ impl Device {
     }
 }
 
-/// A stream of the caller's, of the card's primary context: the streams of CUDA's runtime and of HIP's, and so PyTorch's, are.
+/// A stream of the caller's, of the GPU's primary context: the streams of CUDA's runtime and of HIP's, and so PyTorch's, are.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerStream(usize);
 
@@ -306,7 +306,7 @@ impl CallerStream {
     /// of each thread.
     ///
     /// # Safety
-    /// It is such a stream, of the card that it is used with, and is neither destroyed nor asked for anything else while a call has
+    /// It is such a stream, of the GPU that it is used with, and is neither destroyed nor asked for anything else while a call has
     /// it. Work of a layer that was captured from it into a graph uses the layer's memory and kernels: it is launched only while the layer
     /// lives and has not been asked for another `reserve`, and not beside other work of that layer.
     #[must_use]
@@ -402,7 +402,7 @@ unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}
 
-/// Memory of the card, zeros at first.
+/// Memory of the GPU, zeros at first.
 #[derive(Debug)]
 pub(super) struct Buffer<T> {
     device: Device,
@@ -427,7 +427,7 @@ impl<T: Plain> Buffer<T> {
         self.len
     }
 
-    /// Its address on the card.
+    /// Its address on the GPU.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -437,7 +437,7 @@ impl<T: Plain> Buffer<T> {
         self.address + (from * size_of::<T>()) as u64
     }
 
-    /// Copies values to the card, from place `from` on.
+    /// Copies values to the GPU, from place `from` on.
     pub(super) fn write(&self, from: usize, values: &[T]) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let at = self.at(from, values.len());
@@ -450,7 +450,7 @@ impl<T: Plain> Buffer<T> {
         self.device.synchronize()
     }
 
-    /// Copies values from another place of the card's memory, which is not overlapped.
+    /// Copies values from another place of the GPU's memory, which is not overlapped.
     pub(super) fn copy(&self, to: usize, from: &Self, at: usize, count: usize) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let (to, from) = (self.at(to, count), from.at(at, count));
@@ -458,7 +458,7 @@ impl<T: Plain> Buffer<T> {
         unsafe { driver.copy(to, from, count * size_of::<T>(), self.device.0.stream) }
     }
 
-    /// Copies values from the card when all before is done.
+    /// Copies values from the GPU when all before is done.
     pub(super) fn read(&self, from: usize, values: &mut [T]) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let at = self.at(from, values.len());
@@ -581,7 +581,7 @@ impl Drop for Graph {
     }
 }
 
-/// Microseconds of each of `times` runs of what `work` asks for, as the card's clock has them.
+/// Microseconds of each of `times` runs of what `work` asks for, as the GPU's clock has them.
 pub(super) fn time(
     device: &Device,
     times: usize,

@@ -1,4 +1,4 @@
-//! Rows that become pages on the card.
+//! Rows that become pages on the GPU.
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Kernels, time};
@@ -13,7 +13,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
-/// Bytes of rows that are on the card at once, unless one page alone has more.
+/// Bytes of rows that are on the GPU at once, unless one page alone has more.
 pub const AT_ONCE: usize = 1 << 27;
 /// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
 const REFUSABLE: u32 = 256 + 1;
@@ -147,13 +147,13 @@ impl Paged {
         Ok(None)
     }
 
-    /// Microseconds of each of `times` runs of the kernels that encode these rows, which are on the card then.
+    /// Microseconds of each of `times` runs of the kernels that encode these rows, which are on the GPU then.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
     ///
     /// # Panics
-    /// As [`encode`](Self::encode), and for more rows than are on the card at once.
+    /// As [`encode`](Self::encode), and for more rows than are on the GPU at once.
     pub fn time_encoding(&mut self, places: &[u32], rows: &Rows, times: usize) -> Result<Vec<f32>, Failure> {
         let (incoming, count) = self.bring_pages(places, rows, 0)?;
         assert_eq!(count, places.len(), "too many rows at once");

@@ -1,4 +1,4 @@
-//! Pages between the card and the CPU, whose bytes they have there: `kernels/exchange.cuh`.
+//! Pages between the GPU and the CPU, whose bytes they have there: `kernels/exchange.cuh`.
 
 use super::failure::Failure;
 use super::layout::Exchange;

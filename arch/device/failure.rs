@@ -1,20 +1,20 @@
-//! Who makes cards, and why one did not do what it was asked.
+//! Who makes GPUs, and why one did not do what it was asked.
 
 use alloc::string::String;
 use core::fmt;
 
-/// Who makes a card.
+/// Who makes a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Maker {
+pub enum Vendor {
     /// NVIDIA: feature `cuda`.
     Nvidia,
     /// AMD: feature `hip`.
     Amd,
 }
 
-impl Maker {
-    /// Those that this is built for, in the order in which [`Device::new`](super::Device::new) counts their cards.
+impl Vendor {
+    /// Those that this is built for, in the order in which [`Device::new`](super::Device::new) counts their GPUs.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "cuda")]
         Self::Nvidia,
@@ -23,11 +23,11 @@ impl Maker {
     ];
 }
 
-/// Why a card did not do what it was asked.
+/// Why a GPU did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No driver's library is there, of the makers that this is built for.
+    /// No driver's library is there, of the vendors that this is built for.
     NoDriver,
     /// The driver's library is too old: it lacks a call.
     OldDriver {
@@ -35,34 +35,34 @@ pub enum Failure {
         call: &'static str,
     },
     /// The run-time compiler's library is not there, and the kernels are not in the cache.
-    NoCompiler(Maker),
-    /// No card of that number.
-    NoCard {
+    NoCompiler(Vendor),
+    /// No GPU of that number.
+    NoGpu {
         /// The number asked for.
         ordinal: usize,
         /// How many there are.
         count: usize,
     },
-    /// An NVIDIA card's compute capability is below 8.0.
-    OldCard {
+    /// An NVIDIA GPU's compute capability is below 8.0.
+    OldGpu {
         /// Its compute capability, ten times the major number and the minor one.
         capability: u32,
     },
-    /// An AMD card that the kernels are not written for.
+    /// An AMD GPU that the kernels are not written for.
     Architecture {
         /// Its architecture, as AMD names it.
         name: String,
     },
-    /// So many bytes are not free on the card.
+    /// So many bytes are not free on the GPU.
     Memory {
         /// The bytes asked for.
         bytes: usize,
     },
-    /// Kernels work in more shared memory than the card gives a block of threads.
+    /// Kernels work in more shared memory than the GPU gives a block of threads.
     SharedMemory {
         /// Bytes that they work in.
         needed: usize,
-        /// Bytes that the card gives.
+        /// Bytes that the GPU gives.
         most: usize,
     },
     /// The kernels do not compile; the compiler's words.
@@ -80,12 +80,12 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDriver => {
-                f.write_str("no driver of a card")?;
-                // Not that none is there: who asked for one maker's may have another's.
-                for maker in Maker::ALL {
-                    f.write_str(match maker {
-                        Maker::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
-                        Maker::Amd => {
+                f.write_str("no driver of a GPU")?;
+                // Not that none is there: who asked for one vendor's may have another's.
+                for vendor in Vendor::ALL {
+                    f.write_str(match vendor {
+                        Vendor::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
+                        Vendor::Amd => {
                             "; AMD's is HIP, libamdhip64.so of ROCm 6 or 7, on Linux, where libraries are looked for, in \
                              ROCM_PATH or in /opt/rocm"
                         }
@@ -98,27 +98,27 @@ impl fmt::Display for Failure {
                     if call.starts_with("hiprtc") { ("hipRTC", "hiprtc") } else { ("HIP", "amdhip64") };
                 write!(f, "{whose}'s library (lib{file}.so) has no {call}: ROCm 6.0 is the least")
             }
-            Self::NoCompiler(Maker::Nvidia) => f.write_str(
+            Self::NoCompiler(Vendor::Nvidia) => f.write_str(
                 "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
                  looked for; install it, or name its folder in LD_LIBRARY_PATH",
             ),
-            Self::NoCompiler(Maker::Amd) => f.write_str(
+            Self::NoCompiler(Vendor::Amd) => f.write_str(
                 "no hipRTC: the run-time compiler's library (libhiprtc.so, of ROCm 6 or 7) is not where libraries are \
                  looked for; install it, or name ROCm's folder in ROCM_PATH",
             ),
-            Self::NoCard { count: 0, .. } => f.write_str("the driver finds no card"),
-            Self::NoCard { ordinal, count } => write!(f, "no card {ordinal}: there are {count}, from 0"),
-            Self::OldCard { capability } => {
+            Self::NoGpu { count: 0, .. } => f.write_str("the driver finds no GPU"),
+            Self::NoGpu { ordinal, count } => write!(f, "no GPU {ordinal}: there are {count}, from 0"),
+            Self::OldGpu { capability } => {
                 let (major, minor) = (capability / 10, capability % 10);
-                write!(f, "the card's compute capability is {major}.{minor}; 8.0 is the least")
+                write!(f, "the GPU's compute capability is {major}.{minor}; 8.0 is the least")
             }
             Self::Architecture { name } => {
-                write!(f, "the card is of {name}; gfx900 is the least, with waves of 32 or 64 lanes")
+                write!(f, "the GPU is of {name}; gfx900 is the least, with waves of 32 or 64 lanes")
             }
-            Self::Memory { bytes } => write!(f, "the card has not {bytes} bytes free"),
+            Self::Memory { bytes } => write!(f, "the GPU has not {bytes} bytes free"),
             Self::SharedMemory { needed, most } => write!(
                 f,
-                "kernels of these codecs and this width work in {needed} bytes of shared memory, and the card gives a block of \
+                "kernels of these codecs and this width work in {needed} bytes of shared memory, and the GPU gives a block of \
                  threads {most}: take codecs of fewer bits"
             ),
             Self::Compile(log) => write!(f, "the kernels do not compile: {log}"),
@@ -141,11 +141,11 @@ mod tests {
             (Failure::NoDriver, &["no driver"][..]),
             (Failure::OldDriver { call: "hipNone" }, &["libamdhip64.so", "hipNone", "ROCm 6.0"]),
             (Failure::OldDriver { call: "hiprtcNone" }, &["libhiprtc.so", "hiprtcNone", "ROCm 6.0"]),
-            (Failure::NoCompiler(Maker::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
-            (Failure::NoCompiler(Maker::Amd), &["libhiprtc.so", "ROCM_PATH"]),
-            (Failure::NoCard { ordinal: 0, count: 0 }, &["no card"]),
-            (Failure::NoCard { ordinal: 3, count: 2 }, &["no card 3", "2, from 0"]),
-            (Failure::OldCard { capability: 75 }, &["7.5", "8.0"]),
+            (Failure::NoCompiler(Vendor::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
+            (Failure::NoCompiler(Vendor::Amd), &["libhiprtc.so", "ROCM_PATH"]),
+            (Failure::NoGpu { ordinal: 0, count: 0 }, &["no GPU"]),
+            (Failure::NoGpu { ordinal: 3, count: 2 }, &["no GPU 3", "2, from 0"]),
+            (Failure::OldGpu { capability: 75 }, &["7.5", "8.0"]),
             (Failure::Architecture { name: name() }, &["a name", "gfx900"]),
             (Failure::Memory { bytes: 1234 }, &["1234 bytes"]),
             (Failure::SharedMemory { needed: 72_720, most: 65_536 }, &["72720", "65536", "fewer bits"]),

@@ -1,9 +1,9 @@
-//! What a caller passes in: slices and rows in the card's memory, and rows of tokens to append.
+//! What a caller passes in: slices and rows in the GPU's memory, and rows of tokens to append.
 
 use crate::Float;
 use core::ops::Range;
 
-/// Floats in the card's memory, a caller's.
+/// Floats in the GPU's memory, a caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
     address: u64,
@@ -15,7 +15,7 @@ impl DeviceSlice {
     /// `len` floats of a type from an address on: f32, f16 or bf16, aligned as floats are, and to 16 bytes where they are queries and outputs.
     ///
     /// # Safety
-    /// They lie in memory of the card that the [`Device`](super::Device) is of, reachable in its primary context (which is the CUDA runtime's, and
+    /// They lie in memory of the GPU that the [`Device`](super::Device) is of, reachable in its primary context (which is the CUDA runtime's, and
     /// so PyTorch's), and stay there until what is asked with them has been done: for a call that takes a
     /// [`CallerStream`](super::CallerStream) until all that was on that stream when the call returned has been done, and for a graph
     /// captured from that stream as long as it is launched. Nobody writes what is read, or reads or writes what is written, but on that stream,
@@ -63,7 +63,7 @@ impl DeviceSlice {
     }
 }
 
-/// Keys and values of tokens that follow each other, in the card's memory: those of head h and token t from h · `head_stride` +
+/// Keys and values of tokens that follow each other, in the GPU's memory: those of head h and token t from h · `head_stride` +
 /// t · `token_stride` on, the same for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRows {
@@ -101,13 +101,13 @@ impl DeviceRows {
     }
 }
 
-/// Tokens that come: rows of f16 on the host, \[tokens]\[kv heads]\[keys, values]\[width], or rows on the card.
+/// Tokens that come: rows of f16 on the host, \[tokens]\[kv heads]\[keys, values]\[width], or rows on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// On the host.
     Host(&'a [u16]),
-    /// On the card.
-    Card(&'a DeviceRows),
+    /// On the GPU.
+    Device(&'a DeviceRows),
 }
 
 /// Rows of tokens that follow each other, whole pages of them where they are encoded.

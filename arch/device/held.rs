@@ -1,4 +1,4 @@
-//! Buffers that a layer on the card owns. `Paged` holds them; the files that use them add their methods to it.
+//! Buffers that a layer on the GPU owns. `Paged` holds them; the files that use them add their methods to it.
 
 use super::driver::{Buffer, Kernels};
 use alloc::vec::Vec;
@@ -35,7 +35,7 @@ pub(super) struct Work {
     pub(super) sums: Buffer<f32>,
 }
 
-/// Rows on the card.
+/// Rows on the GPU.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) rows: Buffer<u16>,
@@ -44,7 +44,7 @@ pub(super) struct Incoming {
     pub(super) refused: Buffer<u32>,
 }
 
-/// What looks at rows on the card.
+/// What looks at rows on the GPU.
 #[derive(Debug)]
 pub(super) struct Taking {
     pub(super) kernels: Kernels,
@@ -53,7 +53,7 @@ pub(super) struct Taking {
     pub(super) flags: Buffer<u32>,
 }
 
-/// Biases of all sequences on the card.
+/// Biases of all sequences on the GPU.
 #[derive(Debug)]
 pub(super) struct Biases {
     pub(super) values: Buffer<f32>,

@@ -66,7 +66,7 @@ impl Shape {
 
     /// Bytes of a slot's planes.
     pub(super) fn planes(&self, shape: CodeShape) -> usize {
-        SLOT_TOKENS * shape.card_row(self.dim)
+        SLOT_TOKENS * shape.gpu_row(self.dim)
     }
 
     /// As the kernels' source has it.
@@ -316,7 +316,7 @@ pub(super) struct Block {
     pub(super) coarse_unit: f32,
 }
 
-/// A sequence's words on the card.
+/// A sequence's words on the GPU.
 pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
     let halves = |x: u64| [x as u32, (x >> 32) as u32];
     let ([next, next_high], [start, start_high]) = (halves(sequence.next), halves(sequence.window_start));

@@ -60,7 +60,7 @@ impl Outlier {
     }
 }
 
-/// Words of an outlier on the card.
+/// Words of an outlier on the GPU.
 pub(super) const WORDS: usize = 3;
 
 /// Words of where a slot's are.

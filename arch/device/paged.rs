@@ -1,9 +1,9 @@
-//! Pages of one layer on a card, for several sequences, and attention on them.
+//! Pages of one layer on a GPU, for several sequences, and attention on them.
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::encode::Encoder;
-use super::failure::{Failure, Maker};
+use super::failure::{Failure, Vendor};
 use super::given::DeviceSlice;
 use super::held::{Biases, Held, Incoming, Taking, Work};
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
@@ -86,7 +86,7 @@ pub(super) struct Addresses {
     pub(super) entries: u64,
 }
 
-/// Pages of one layer on a card.
+/// Pages of one layer on a GPU.
 #[derive(Debug)]
 pub struct Paged {
     pub(super) device: Device,
@@ -202,9 +202,9 @@ impl Paged {
         self.shape.page_bytes(self.keys.shape, self.values.shape)
     }
 
-    /// Bytes that a page takes on the card.
+    /// Bytes that a page takes on the GPU.
     #[must_use]
-    pub fn card_page_bytes(&self) -> usize {
+    pub fn gpu_page_bytes(&self) -> usize {
         self.shape.slots_of_page()
             * self.shape.kv_heads
             * self.shape.slot_bytes(self.keys.shape, self.values.shape)
@@ -318,7 +318,7 @@ impl Paged {
     }
 
     /// Memory for steps of so many query heads; `splits` of a sequence's pages are worked on at once, by default as many as
-    /// fill the card.
+    /// fill the GPU.
     ///
     /// # Errors
     /// [`Failure::Memory`].
@@ -490,7 +490,7 @@ impl Paged {
         let few = work.splits + work.exact_splits <= FEW;
         let (combine, threads) =
             if few { (COMBINE_FEW, COMBINE_FEW_THREADS) } else { (COMBINE, COMBINE_THREADS) };
-        // Both wait themselves for what is before them, where they were compiled for cards that have that.
+        // Both wait themselves for what is before them, where they were compiled for GPUs that have that.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits
             .trim_end_matches(|c: char| !c.is_ascii_digit())
@@ -515,7 +515,7 @@ impl Paged {
     pub fn grow(&mut self, pages: usize) -> Result<bool, Failure> {
         let slots = pages.saturating_mul(self.shape.slots_of_page());
         assert!(pages >= self.shape.pages && slots < 1 << 31);
-        let bytes = pages.saturating_mul(self.card_page_bytes());
+        let bytes = pages.saturating_mul(self.gpu_page_bytes());
         let Some(held) = Arc::get_mut(&mut self.held) else { return Ok(false) };
         let pool = Buffer::new(&self.device, bytes)?;
         pool.copy(0, &held.pool, 0, held.pool.len())?;
@@ -534,7 +534,7 @@ impl Paged {
     /// What compiling and the driver refuse.
     ///
     /// # Panics
-    /// Without any, on different cards, without [`reserve`](Self::reserve), and for biases: there are more of them with each token.
+    /// Without any, on different GPUs, without [`reserve`](Self::reserve), and for biases: there are more of them with each token.
     pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
         assert!(!attention.biased);
         let mut used = Vec::new();
@@ -601,10 +601,10 @@ fn exactly_bytes(shape: &Shape) -> usize {
     if rows > 0 { all } else { 0 }
 }
 
-/// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
+/// What the kernels are compiled for: the GPU's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
 /// bulk copies, which the driver compiles; `portable`: such PTX, without matrix products either).
 fn target(device: &Device) -> String {
     let said = || env::var("OCTAPLEX_CUDA_TARGET").ok();
-    let said = if device.maker() == Maker::Nvidia { said() } else { None };
+    let said = if device.vendor() == Vendor::Nvidia { said() } else { None };
     said.unwrap_or_else(|| device.architecture().into())
 }

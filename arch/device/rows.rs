@@ -1,4 +1,4 @@
-//! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
+//! Rows of tokens on the GPU: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, CallerStream};
@@ -146,7 +146,7 @@ impl Paged {
         Ok(true)
     }
 
-    /// Of each sequence the position of its next token, as the card has counted it, and why it has stopped: 0 where it has not.
+    /// Of each sequence the position of its next token, as the GPU has counted it, and why it has stopped: 0 where it has not.
     /// What stopped goes on.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Paged {
         Ok(words.chunks_exact(8).map(next).zip(flags).collect())
     }
 
-    /// The card has counted so far by itself.
+    /// The GPU has counted so far by itself.
     ///
     /// # Panics
     /// For a sequence that there is not.
@@ -205,7 +205,7 @@ impl Paged {
         let each = self.shape.token_values();
         match input {
             Input::Host(rows) => to.write(at * each, &rows[tokens.start * each..tokens.end * each]),
-            Input::Card(rows) => {
+            Input::Device(rows) => {
                 assert!((at + tokens.len()) * each <= to.len());
                 let taking = self.taking()?;
                 let address = to.address() + (at * each * 2) as u64;
@@ -336,7 +336,7 @@ impl Paged {
         self.event.before(caller)
     }
 
-    /// Asks a caller's stream for a step of some sequences on queries that lie on the card, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
+    /// Asks a caller's stream for a step of some sequences on queries that lie on the GPU, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
     /// after what has been asked here, and what is asked here next comes after it.
     ///
     /// # Errors

@@ -68,12 +68,12 @@ impl CodeShape {
             Self::Codes(bits) => bits.into(),
             Self::Levels(levels) => {
                 let of_radix = if levels.is_multiple_of(5) { 70 } else { 60 };
-                of_radix + card_bits(levels) as u32
+                of_radix + gpu_bits(levels) as u32
             }
             Self::Trellis(bits) => 10 + u32::from(bits),
             Self::Paths([history, levels]) => {
                 let digits = if levels.is_multiple_of(3) { 50 } else { 0 };
-                100 * u32::from(history) + digits + card_bits(levels) as u32
+                100 * u32::from(history) + digits + gpu_bits(levels) as u32
             }
             Self::Int(bits) => 30 + u32::from(bits),
             Self::Groups(Groups { bits, group: Some(group), zeros }) => {
@@ -133,7 +133,7 @@ impl CodeShape {
         }
     }
 
-    /// Fields of 16 bits of a row on the card: scales, zeros, norms.
+    /// Fields of 16 bits of a row on the GPU: scales, zeros, norms.
     pub(super) fn fields(self, dim: usize) -> usize {
         match self {
             Self::Groups(groups) => groups.fields(dim),
@@ -158,17 +158,17 @@ impl CodeShape {
         if self.in_rows() && self != Self::Blocks { 2 * self.fields(dim) } else { 0 }
     }
 
-    /// Bytes of a row on the card.
-    pub(super) fn card_row(self, dim: usize) -> usize {
+    /// Bytes of a row on the GPU.
+    pub(super) fn gpu_row(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
             Self::Int(bits) | Self::Groups(Groups { bits, .. }) => {
                 dim.next_multiple_of(32) * usize::from(bits) / 8
             }
             Self::Blocks => dim * 3 / 8,
-            Self::Levels(levels) => dim.next_multiple_of(32) * card_bits(levels) / 8,
-            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
-            Self::Halves(halves) => Self::of_halves(halves, |half| half.card_row(dim / 2)),
+            Self::Levels(levels) => dim.next_multiple_of(32) * gpu_bits(levels) / 8,
+            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + gpu_bits(levels)) / 8,
+            Self::Halves(halves) => Self::of_halves(halves, |half| half.gpu_row(dim / 2)),
             _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
     }
@@ -205,8 +205,8 @@ impl CodeShape {
     }
 }
 
-/// Bits that one of so many codes takes on the card.
-fn card_bits(levels: u8) -> usize {
+/// Bits that one of so many codes takes on the GPU.
+fn gpu_bits(levels: u8) -> usize {
     usize::from(levels).next_power_of_two().trailing_zeros() as usize
 }
 
@@ -519,7 +519,7 @@ impl Tables {
     pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, kappa: f32, rotated: Rotated) -> Self {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
             let shape = CodeShape::Paths([book.history() as u8, book.levels() as u8]);
-            let entries = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
+            let entries = (0..1 << gpu_bits(book.levels() as u8)).flat_map(|code: usize| {
                 let code = code.min(book.levels() - 1); // more than there are: of no page
                 let windows = &book.centroids()[code * book.windows()..][..book.windows()];
                 windows.iter().map(|centroid| u32::from(*centroid as u8))
@@ -630,7 +630,7 @@ mod tests {
                         path + packed + if levels > 8 { 2 } else { 0 },
                         "{levels} codes, width {dim}"
                     );
-                    assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
+                    assert_eq!(shape.gpu_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
                 }
             }
         }
@@ -648,7 +648,7 @@ mod tests {
             let thresholds: Vec<f32> = centroids.windows(2).map(|c| f32::from(c[0] + c[1]) * 0.5).collect();
             Tables::codes(&centroids, &thresholds, 1.0, rotated)
         };
-        // Bits of a code on the card; of the CPU's row low bits, digits of a group, its bits.
+        // Bits of a code on the GPU; of the CPU's row low bits, digits of a group, its bits.
         for (levels, number, bits, raw, group, group_bits) in [
             (2, 1, 1, 1, 1, 0),
             (3, 62, 2, 0, 5, 8),
@@ -664,7 +664,7 @@ mod tests {
                 let last = radix.pow((dim % group) as u32).next_power_of_two().trailing_zeros() as usize;
                 let digits = (dim / group * group_bits + last).div_ceil(8);
                 assert_eq!(shape.row(dim), dim * raw / 8 + digits, "{levels} levels, width {dim}");
-                assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * bits / 8);
+                assert_eq!(shape.gpu_row(dim), dim.next_multiple_of(32) * bits / 8);
             }
             let (codes, last) = (1 << bits, levels as usize - 1);
             assert_eq!((entries.len(), search.len()), (codes, 2 * codes), "{levels} levels");

@@ -1,4 +1,4 @@
-//! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
+//! Tokens that come and go on the GPU: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
 
 use super::{Error, Held, Layer, open_front, refuse, sequence_of, tables};
 use crate::cache::encode::Encoder;
@@ -17,9 +17,9 @@ use octaplex_arch::{Float, MAX_DIM};
 impl Layer {
     /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
     /// [`Layer::append`](crate::cache::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
-    /// pages that close encoded on the card, the same bytes. Balance and prefix centre are decided on the CPU, when the first
+    /// pages that close encoded on the GPU, the same bytes. Balance and prefix centre are decided on the CPU, when the first
     /// page closes; so are values that cannot be held refused. Pages of `trellis` of several scales, and pages with outliers, are encoded
-    /// there as well, and brought to the card.
+    /// there as well, and brought to the GPU.
     ///
     /// A token that closes no page is two small copies; the first page that closes compiles kernels and allocates rows of one page,
     /// a prompt's pages allocate theirs for the while.
@@ -27,7 +27,7 @@ impl Layer {
     /// # Errors
     /// What [`Layer::append`](crate::cache::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
     /// those that leave a sliding window). The layer is then as it was; after
-    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// [`Error::Device`] the sequence is to be [cleared](Self::clear).
     pub fn append<'a>(
         &mut self,
         sequence: usize,
@@ -48,8 +48,8 @@ impl Layer {
         self.take(sequence, &plan, input)
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels that encode the whole pages of these tokens, in f16
-    /// on the card, as if they were a sequence's first (sinks aside). The sequences stay as they are.
+    /// Microseconds on the GPU's clock of each of `times` runs of the kernels that encode the whole pages of these tokens, in f16
+    /// on the GPU, as if they were a sequence's first (sinks aside). The sequences stay as they are.
     ///
     /// # Errors
     /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages; [`Error::Unsupported`] for less than a page,
@@ -206,7 +206,7 @@ impl Layer {
         self.place(number, held)
     }
 
-    /// Encodes pages on the card, or, where its kernels do not, here.
+    /// Encodes pages on the GPU, or, where its kernels do not, here.
     fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<(), Error> {
         let (page, first) = (self.config.page, rows.position as usize);
         if tables::are_encoded(&self.config) {
@@ -302,7 +302,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`crate::Error::Dropped`], [`crate::Error::Corrupt`] as there; [`crate::Error::Missing`]. The layer is then as it was; after
-    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// [`Error::Device`] the sequence is to be [cleared](Self::clear).
     pub fn truncate(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
         self.settle()?;
@@ -345,7 +345,7 @@ impl Layer {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn evict(&mut self, sequence: usize, positions: Range<usize>) -> Result<usize, Error> {
         self.sequence(sequence)?;
         self.settle()?;

@@ -1,4 +1,4 @@
-//! What is added to logits on a card.
+//! What is added to logits on a GPU.
 
 use super::{Error, Layer, refuse};
 use crate::Attend;
@@ -21,7 +21,7 @@ impl Layer {
         let positions: Vec<usize> = self.sequences[of.clone()].iter().map(|held| held.state.next).collect();
         let rows = check(bias, &positions, query_heads, self.config.layer)?;
         if bias.len() >= 1 << 32 {
-            return refuse("a card takes less than 2^32 biases");
+            return refuse("a GPU takes less than 2^32 biases");
         }
         Ok(self.paged.set_bias(bias, rows, of)?)
     }

@@ -1,4 +1,4 @@
-//! Blocks of queries on a card, and queries that are not at the newest token.
+//! Blocks of queries on a GPU, and queries that are not at the newest token.
 
 use super::{Error, Layer, refuse};
 use crate::Attend;
@@ -23,7 +23,7 @@ impl Layer {
             return Err(crate::Error::Unsupported { why: "a block has at least 1 query a head" }.into());
         }
         if each > 1 << 20 {
-            return refuse("a block has at most 2^20 queries a head on a card");
+            return refuse("a block has at most 2^20 queries a head on a GPU");
         }
         let row = count * each * dim;
         let query_heads = queries.len() / row;
@@ -32,7 +32,7 @@ impl Layer {
             return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
         }
         if query_heads > 1 << 10 {
-            return refuse("a block has at most 1,024 query heads on a card");
+            return refuse("a block has at most 1,024 query heads on a GPU");
         }
         crate::Error::expect_length("values of queries", query_heads * row, queries.len())?;
         self.check_queries(queries, options, of.clone())?;
@@ -89,12 +89,12 @@ impl Layer {
         output: DeviceSlice,
         stream: CallerStream,
     ) -> Result<(), Error> {
-        let (attention, asked) = self.asked(Queries::Card(queries), options, of.clone())?;
+        let (attention, asked) = self.asked(Queries::Device(queries), options, of.clone())?;
         self.set_bias(options, asked.query_heads, of)?;
         Ok(self.paged.attend_block_on(&attention, &asked, output, stream)?)
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels of [`attend`](Self::attend) on a block of queries.
+    /// Microseconds on the GPU's clock of each of `times` runs of the kernels of [`attend`](Self::attend) on a block of queries.
     ///
     /// # Errors
     /// As [`attend`](Self::attend).

@@ -1,4 +1,4 @@
-//! What engines that have their own memory and streams on the card use: tokens, queries and outputs that never leave it.
+//! What engines that have their own memory and streams on the GPU use: tokens, queries and outputs that never leave it.
 
 use super::{Error, Layer, is_block, refuse};
 use crate::Attend;
@@ -16,10 +16,10 @@ pub(super) fn check_rows(rows: &DeviceRows, heads: usize, dim: usize) -> Result<
         }
     }
     if !rows.is_of_one_type() {
-        return refuse("keys and values on the card are of one type of floats");
+        return refuse("keys and values on the GPU are of one type of floats");
     }
     if !rows.keys.is_at_a_float() || !rows.values.is_at_a_float() {
-        return refuse("keys and values on the card begin at multiples of their floats' bytes");
+        return refuse("keys and values on the GPU begin at multiples of their floats' bytes");
     }
     if rows.tokens.saturating_mul(heads) >= 1 << 31 {
         return refuse("one call takes less than 2^31 rows: append in pieces");
@@ -28,18 +28,18 @@ pub(super) fn check_rows(rows: &DeviceRows, heads: usize, dim: usize) -> Result<
 }
 
 impl Layer {
-    /// [`append`](Self::append) of tokens that lie on the card: the same bytes, without a copy through the host. What is read comes
+    /// [`append`](Self::append) of tokens that lie on the GPU: the same bytes, without a copy through the host. What is read comes
     /// after what the caller's stream has been asked so far, and what that stream is asked next comes after it.
     ///
     /// The call waits until the rows are taken, so it cannot be captured into a graph: whether they are fit is looked at on the
-    /// card, and where any may not be (not finite, a norm from 512 or 1,024 on, of keys times the least that a channel is divided by: from
+    /// GPU, and where any may not be (not finite, a norm from 512 or 1,024 on, of keys times the least that a channel is divided by: from
     /// 2 on, at worst) all rows of the call are brought to the host, which then decides and says what is wrong, as `append` does. The first page that closes brings the keys of one window to the host, for
-    /// balance and prefix centre; pages of codecs that the card does not encode are brought there when they close.
+    /// balance and prefix centre; pages of codecs that the GPU does not encode are brought there when they close.
     ///
     /// # Errors
     /// As [`append`](Self::append); [`crate::Error::Length`] for rows beyond their memory, [`Error::Unsupported`] for keys and values
     /// of two types, at addresses where no float can be, or in 2³¹ rows and more, and while the stream is captured. The layer is then as it was; after
-    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// [`Error::Device`] the sequence is to be [cleared](Self::clear).
     pub fn append_on(
         &mut self,
         sequence: usize,
@@ -78,13 +78,13 @@ impl Layer {
     fn take_on(&mut self, sequence: usize, rows: &DeviceRows) -> Result<(), Error> {
         let bounds = self.bounds(sequence..sequence + 1);
         if self.paged.check_rows(rows, bounds)? {
-            return self.add(sequence, Input::Card(rows), rows.tokens);
+            return self.add(sequence, Input::Device(rows), rows.tokens);
         }
         let [keys, values] = self.paged.widen(rows)?;
         self.append(sequence, &keys, &values)
     }
 
-    /// [`attend`](Self::attend) of queries that lie on the card, to an output there, of one of three types of floats each: the same
+    /// [`attend`](Self::attend) of queries that lie on the GPU, to an output there, of one of three types of floats each: the same
     /// bits, rounded once to the output's type. The kernels are launched on the caller's stream, nothing is waited for and nothing
     /// allocated, once a step with such options has compiled them (outside of a capture); what this layer is asked next comes after them.
     ///
@@ -146,7 +146,7 @@ impl Layer {
         }
         self.sequence(sequences.end - 1)?;
         if !queries.is_aligned() || !output.is_aligned() {
-            return refuse("queries and outputs on the card begin at multiples of 16 bytes");
+            return refuse("queries and outputs on the GPU begin at multiples of 16 bytes");
         }
         let more = is_block(options) || !options.sink_logits.is_empty() || !options.bias.is_empty();
         if more && self.paged.is_captured(stream)? {
@@ -161,7 +161,7 @@ impl Layer {
             return self.attend_block_on(sequences, queries, options, output, stream);
         }
         let attention = self.attention(options)?;
-        self.check_step(Queries::Card(queries), options, sequences.clone())?;
+        self.check_step(Queries::Device(queries), options, sequences.clone())?;
         Ok(self.paged.attend_on(&attention, queries, output, stream, sequences)?)
     }
 }

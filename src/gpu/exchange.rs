@@ -27,7 +27,7 @@ impl Layer {
     /// [`Error::Unsupported`] for a layer of another configuration (`capacity`, `query_heads` and `sliding_window` aside), with codecs of its own,
     /// or with more tokens than this one's capacity and sliding window take,
     /// [`crate::Error::Corrupt`] for pages with norms or outliers that are no numbers, flags of chunks that there are not, digits that no encoder
-    /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
+    /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Device`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -42,7 +42,7 @@ impl Layer {
             ..layer.config
         };
         if alike != self.config || layer.own_codecs {
-            return refuse("the layer on the card was made for another configuration, or other codecs");
+            return refuse("the layer on the GPU was made for another configuration, or other codecs");
         }
         let (layout, view, dim) = (self.layout, layer.view(), self.config.key_dim);
         let (pages, exact) = (layer.store.pages(), view.exact());
@@ -51,7 +51,7 @@ impl Layer {
             || pages > layout.most_pages(&self.config).min(self.pages_each)
         {
             return refuse(
-                "the layer holds more than the capacity or the sliding window of the one on the card",
+                "the layer holds more than the capacity or the sliding window of the one on the GPU",
             );
         }
         let memory = layer.store.front();
@@ -107,7 +107,7 @@ impl Layer {
     /// makes a cache of those of several layers.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn download(&mut self, sequence: usize) -> Result<SharedLayer, Error> {
         self.sequence(sequence)?;
         self.settle()?;
@@ -171,25 +171,25 @@ impl Layer {
     /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
     /// let mut bytes = Vec::new();
     /// layer.save(0, &mut |piece| bytes.extend_from_slice(piece))?;
-    /// layer.load(1, &bytes)?; // another sequence of a card
+    /// layer.load(1, &bytes)?; // another sequence of a GPU
     /// SharedLayer::on_heap(&config, Backend::detect())?.load(&bytes)?; // or a CPU
     /// # Ok::<(), gpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`]; nothing has been written then.
+    /// [`crate::Error::Missing`], [`Error::Device`]; nothing has been written then.
     pub fn save(&mut self, sequence: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         self.download(sequence)?.save(write);
         Ok(())
     }
 
-    /// Makes a sequence what a snapshot holds, a card's or a CPU's, of a layer with the same configuration (its capacity may
+    /// Makes a sequence what a snapshot holds, a GPU's or a CPU's, of a layer with the same configuration (its capacity may
     /// differ). Beside the sequence's pages there must be room for the snapshot's.
     ///
     /// # Errors
     /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::cache::Layer::load) has them;
     /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits, of outliers and of `hqmq`, [`Error::Full`] where pages have no room. The
-    /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// layer is then as it was; after [`Error::Device`] the sequence is to be [cleared](Self::clear).
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
         let mut layer = self.empty_on_cpu()?;
@@ -202,7 +202,7 @@ impl Layer {
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }
 
-    /// Norms and centres that are numbers: no sum of a card's is anything else then. Digits that a card has room for.
+    /// Norms and centres that are numbers: no sum of a GPU's is anything else then. Digits that a GPU has room for.
     fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
@@ -240,7 +240,7 @@ fn is_norm(bytes: &[u8]) -> bool {
 /// Whether all scales of a row are norms.
 fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     match spec {
-        // What fields on the card would lose is no codec's.
+        // What fields on the GPU would lose is no codec's.
         CodecSpec::Hqmq(spec) => {
             is_norm(row) && spec.chunk_layout(dim).is_some_and(|layout| layout.is_packed(row))
         }
@@ -258,7 +258,7 @@ fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     }
 }
 
-/// Whether a page's rows have digits as an encoder packs them, where their codec has such. A card keeps the digits, and would write
+/// Whether a page's rows have digits as an encoder packs them, where their codec has such. A GPU keeps the digits, and would write
 /// other bytes that stand for the same.
 fn are_digits(backend: Kernels, spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
     let levels = match spec {
@@ -284,7 +284,7 @@ fn in_ring(state: &State) -> Range<usize> {
     state.kept..state.next.max(state.kept)
 }
 
-/// Where the CPU has the exact rows of a layer in such a state, in the card's order: \[sinks, ring]\[kv heads]\[keys, values].
+/// Where the CPU has the exact rows of a layer in such a state, in the GPU's order: \[sinks, ring]\[kv heads]\[keys, values].
 fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>> {
     let sinks = state.next.min(layout.sinks);
     (0..sinks).chain(in_ring(&state)).flat_map(move |position| {

@@ -1,4 +1,4 @@
-//! Pages with outliers: a card has rows of one length, and outliers without their flags, in a place of their own. So pages are taken apart on
+//! Pages with outliers: a GPU has rows of one length, and outliers without their flags, in a place of their own. So pages are taken apart on
 //! their way to it, and put together on their way back.
 
 use super::{Error, Layer};
@@ -59,7 +59,7 @@ impl Apart {
         [self.layout.centre_bytes, self.layout.keys.norms, self.layout.values.norms]
     }
 
-    /// Bytes of a page without flags and outliers: as the card's kernels have it.
+    /// Bytes of a page without flags and outliers: as the GPU's kernels have it.
     pub(super) fn page_bytes(&self) -> usize {
         if !self.is_any() {
             return self.layout.page_bytes;
@@ -222,7 +222,7 @@ mod tests {
     use crate::cache::storage::Storage;
     use crate::cache::{Center, SharedLayer};
 
-    /// Pages of every kind of sides are put together as they came apart, whatever the order on the card.
+    /// Pages of every kind of sides are put together as they came apart, whatever the order on the GPU.
     #[test]
     fn pages_come_together_as_they_were() {
         let specs = [

@@ -21,7 +21,7 @@ impl Layer {
 
     /// How many tokens have room in pages, all sequences together.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn paged_capacity(&self) -> usize {
         self.owners.len() * self.config.page
     }
 
@@ -36,12 +36,12 @@ impl Layer {
     /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 100_000), 1, 4096)?;
     /// layer.append(0, &[0.5; 4000 * 64], &[0.5; 4000 * 64])?;
     /// layer.grow(8192)?;
-    /// assert_eq!(layer.room(), 8192);
+    /// assert_eq!(layer.paged_capacity(), 8192);
     /// # Ok::<(), gpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] while a captured [`Step`](super::Step) of this layer is alive, and for 2²⁸ pages and more; [`Error::Card`] where there is
+    /// [`Error::Unsupported`] while a captured [`Step`](super::Step) of this layer is alive, and for 2²⁸ pages and more; [`Error::Device`] where there is
     /// not enough memory. The layer is then as it was.
     pub fn grow(&mut self, tokens: usize) -> Result<(), Error> {
         let pages = tokens.div_ceil(self.config.page);
@@ -69,7 +69,7 @@ impl Layer {
         let (pages, state, heads) = (&held.sequence.pages, &held.state, self.config.kv_heads);
         let exact = held.sequence.sinks + state.in_ring();
         let tokens = held.sequence.exact + pages.len() * self.config.page;
-        let each = self.card_page_bytes();
+        let each = self.gpu_page_bytes();
         let shared = pages.iter().filter(|page| self.owners[**page as usize] > 1).count();
         let balanced = held.balances(dim).filter(|(balance, _)| balance.iter().any(|s| s.abs() != 1.0));
         Ok(Stats {
@@ -101,7 +101,7 @@ impl Layer {
     /// closed. What the sequence holds passes through the host.
     ///
     /// # Errors
-    /// As [`Layer::calibrate`](crate::cache::Layer::calibrate); [`crate::Error::Missing`], [`Error::Card`].
+    /// As [`Layer::calibrate`](crate::cache::Layer::calibrate); [`crate::Error::Missing`], [`Error::Device`].
     pub fn calibrate(&mut self, sequence: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         self.sequence(sequence)?;
         if self.sequences[sequence].state.has_closed(&self.layout) {

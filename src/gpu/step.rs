@@ -43,7 +43,7 @@ impl Layer {
     /// # Errors
     /// [`crate::Error::Missing`], [`crate::Error::Length`] for rows beyond their memory; [`Error::Unsupported`] for sequences with fewer tokens
     /// than sinks, without a step left, for another number of tokens than sequences, and for a captured stream before the layer was given a
-    /// token from the GPU; [`Error::Card`].
+    /// token from the GPU; [`Error::Device`].
     pub fn append_step_on(
         &mut self,
         sequences: Range<usize>,
@@ -102,7 +102,7 @@ impl Layer {
     ///
     /// # Errors
     /// [`Error::Unsupported`] where a sequence was given a token that it did not take; [`Error::Full`] where pages have no room. What the
-    /// sequences took they hold. [`Error::Card`].
+    /// sequences took they hold. [`Error::Device`].
     pub fn settle_on(&mut self, stream: CallerStream) -> Result<(), Error> {
         if self.stepped == Stepped::Never {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What the card looks codes up in, from a configuration.
+//! What the GPU looks codes up in, from a configuration.
 
 use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
@@ -14,13 +14,13 @@ use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 use octaplex_arch::quaternion::ChunkLayout;
 
-const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int, and keys of graded (widths 64, 128, 192, 256), of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
+const WHICH: &str = "GPUs take turboquant (rotation=wht), trellis, int, and keys of graded (widths 64, 128, 192, 256), of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
 
 const GRADES: &str =
-    "cards take graded keys of 1, 2, 4, 8 and 16 centroids: change fine or coarse, or attend on the CPU";
+    "GPUs take graded keys of 1, 2, 4, 8 and 16 centroids: change fine or coarse, or attend on the CPU";
 
 const HAAR: &str =
-    "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
+    "GPUs rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -103,7 +103,7 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, and pages with
+/// Whether the GPU's kernels encode pages of such keys and values: of all that GPUs take but a trellis of several scales, and pages with
 /// outliers, which the CPU encodes.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
     let of_cpu = |spec: &CodecSpec| match spec {
@@ -135,9 +135,9 @@ mod tests {
     use alloc::vec::Vec;
     use octaplex_arch::device::{Shape, WIDTHS};
 
-    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales and outliers.
+    /// Tables of every search for triplets can be made, and what GPUs take they encode, but for several scales and outliers.
     #[test]
-    fn what_cards_take_they_encode() {
+    fn gpus_encode_the_codecs_that_they_take() {
         let with = |keys: &str, dim| {
             let keys = keys.parse().expect("a codec");
             LayerConfig::new(1, dim, 640)
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Pages have as many bytes as the CPU's: what a card reads of them begins where it is.
+    /// Pages have as many bytes as the CPU's: what a GPU reads of them begins where it is.
     #[test]
     fn pages_are_as_long_as_the_cpus() {
         let mut specs: Vec<alloc::string::String> = Vec::new();

@@ -217,7 +217,7 @@ fn room_grows() {
         gpu.grow(if sequence == 0 { 1000 } else { 1900 }).unwrap();
         gpu.append(sequence, &keys, &values).unwrap();
     }
-    assert_eq!(gpu.room(), 1920);
+    assert_eq!(gpu.paged_capacity(), 1920);
     (0..2).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
     gpu.reserve(4).unwrap();
     other.reserve(4).unwrap();

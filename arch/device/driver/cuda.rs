@@ -1,6 +1,6 @@
 //! NVIDIA's driver, and NVRTC.
 
-use super::{Card, Driver, Failure, Handle, Launch, Maker};
+use super::{Driver, Failure, Gpu, Handle, Launch, Vendor};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -18,9 +18,9 @@ pub(super) fn driver() -> Result<&'static dyn Driver, Failure> {
     if unsafe { sys::is_culib_present() } { Ok(&Cuda) } else { Err(Failure::NoDriver) }
 }
 
-/// Refuses cards whose instructions the kernels are not written for.
+/// Refuses GPUs whose instructions the kernels are not written for.
 fn is_new(capability: u32) -> Result<(), Failure> {
-    if capability < 80 { Err(Failure::OldCard { capability }) } else { Ok(()) }
+    if capability < 80 { Err(Failure::OldGpu { capability }) } else { Ok(()) }
 }
 
 /// The driver's answer to a call.
@@ -42,7 +42,7 @@ impl Driver for Cuda {
         }
     }
 
-    fn open(&self, number: usize) -> Result<Card, Failure> {
+    fn open(&self, number: usize) -> Result<Gpu, Failure> {
         let device = said("cuDeviceGet", result::device::get(number as i32))?;
         use sys::CUdevice_attribute as Attribute;
         // SAFETY: the device is the driver's own answer.
@@ -57,7 +57,7 @@ impl Driver for Cuda {
         let name = said("cuDeviceGetName", result::device::get_name(device))?;
         // SAFETY: the device is the driver's own answer; released in `close`.
         let context = said("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        let card = Card {
+        let gpu = Gpu {
             number: device,
             context: context.cast(),
             name,
@@ -65,22 +65,22 @@ impl Driver for Cuda {
             multiprocessors,
             shared_memory: shared as usize,
         };
-        if let Err(failure) = self.enter(&card) {
+        if let Err(failure) = self.enter(&gpu) {
             // SAFETY: retained above, and used by nobody.
-            unsafe { self.close(&card) };
+            unsafe { self.close(&gpu) };
             return Err(failure);
         }
-        Ok(card)
+        Ok(gpu)
     }
 
-    unsafe fn close(&self, card: &Card) {
+    unsafe fn close(&self, gpu: &Gpu) {
         // SAFETY: retained in `open`.
-        let _ = unsafe { result::primary_ctx::release(card.number) };
+        let _ = unsafe { result::primary_ctx::release(gpu.number) };
     }
 
-    fn enter(&self, card: &Card) -> Result<(), Failure> {
-        // SAFETY: the context lives as long as the card.
-        said("cuCtxSetCurrent", unsafe { result::ctx::set_current(card.context.cast()) })
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure> {
+        // SAFETY: the context lives as long as the GPU.
+        said("cuCtxSetCurrent", unsafe { result::ctx::set_current(gpu.context.cast()) })
     }
 
     fn current(&self) -> Result<Handle, Failure> {
@@ -280,7 +280,7 @@ pub(super) fn compile(text: &CStr, target: &str, options: &[String]) -> Result<V
     use nvrtc::{result, sys};
     // SAFETY: opens the compiler's library, whose initialisers are its own affair.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Failure::NoCompiler(Maker::Nvidia));
+        return Err(Failure::NoCompiler(Vendor::Nvidia));
     }
     let failed = |call: &str, error: result::NvrtcError| Failure::Compile(format!("{call}: {error:?}"));
     let program = result::create_program(text, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
@@ -316,12 +316,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_are_of_compute_capability_8_and_later() {
+    fn gpus_are_of_compute_capability_8_and_later() {
         for capability in [80, 86, 89, 90, 100, 120] {
             assert_eq!(is_new(capability), Ok(()));
         }
         for capability in [0, 35, 70, 75, 79] {
-            assert_eq!(is_new(capability), Err(Failure::OldCard { capability }));
+            assert_eq!(is_new(capability), Err(Failure::OldGpu { capability }));
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! It has never run on one of AMD's GPUs: tests run it over a stand-in of these libraries on the CPU (ci/hip-on-cpu).
 
-use super::{Card, Driver, Failure, Handle, Launch, Maker};
+use super::{Driver, Failure, Gpu, Handle, Launch, Vendor};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -121,7 +121,7 @@ impl Properties {
     }
 }
 
-/// Whether the kernels are for cards of that architecture: gfx900 and later, whatever stands behind a colon.
+/// Whether the kernels are for GPUs of that architecture: gfx900 and later, whatever stands behind a colon.
 fn is_known(architecture: &str) -> bool {
     let name = architecture.split(':').next().unwrap_or_default();
     let digits = name.strip_prefix("gfx").unwrap_or_default();
@@ -205,7 +205,7 @@ impl Driver for Hip {
         }
     }
 
-    fn open(&self, number: usize) -> Result<Card, Failure> {
+    fn open(&self, number: usize) -> Result<Gpu, Failure> {
         let mut properties = Properties([0; 4096]);
         // SAFETY: there is more room than it writes.
         let asked = unsafe { (self.hipGetDevicePropertiesR0600)(&mut properties, number as c_int) };
@@ -214,7 +214,7 @@ impl Driver for Hip {
         if !is_known(&architecture) || !matches!(properties.int(Properties::WARP_SIZE), 32 | 64) {
             return Err(Failure::Architecture { name: architecture });
         }
-        let card = Card {
+        let gpu = Gpu {
             number: number as c_int,
             context: null_mut(),
             name: properties.text(0),
@@ -222,15 +222,15 @@ impl Driver for Hip {
             multiprocessors: properties.int(Properties::MULTI_PROCESSOR_COUNT).max(1),
             shared_memory: properties.int(Properties::SHARED_MEM_PER_BLOCK),
         };
-        self.enter(&card)?;
-        Ok(card)
+        self.enter(&gpu)?;
+        Ok(gpu)
     }
 
-    unsafe fn close(&self, _: &Card) {}
+    unsafe fn close(&self, _: &Gpu) {}
 
-    fn enter(&self, card: &Card) -> Result<(), Failure> {
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure> {
         // SAFETY: any number may be asked for.
-        self.said("hipSetDevice", unsafe { (self.hipSetDevice)(card.number) })
+        self.said("hipSetDevice", unsafe { (self.hipSetDevice)(gpu.number) })
     }
 
     fn current(&self) -> Result<Handle, Failure> {
@@ -284,7 +284,7 @@ impl Driver for Hip {
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 
-    /// All that a card has may be asked for at a launch.
+    /// All that a GPU has may be asked for at a launch.
     unsafe fn share(&self, _: Handle, _: usize) -> Result<(), Failure> {
         Ok(())
     }
@@ -406,10 +406,10 @@ impl Driver for Hip {
     }
 }
 
-/// By hipRTC: a code object. Nothing of a card is needed.
+/// By hipRTC: a code object. Nothing of a GPU is needed.
 pub(super) fn compile(text: &CStr, options: &[String]) -> Result<Vec<u8>, Failure> {
     static RTC: OnceLock<Result<HipRtc, Failure>> = OnceLock::new();
-    let missing = Failure::NoCompiler(Maker::Amd);
+    let missing = Failure::NoCompiler(Vendor::Amd);
     let rtc =
         RTC.get_or_init(|| HipRtc::of(library("hiprtc").ok_or(missing)?)).as_ref().map_err(Clone::clone)?;
     let texts: Result<Vec<CString>, _> = options.iter().map(|option| CString::new(option.as_str())).collect();
