@@ -183,7 +183,7 @@ fn an_engines_graph_appends() {
     (0..=left).for_each(|_| call(c"cuGraphLaunch", &[executable, stream.0]));
     stream.wait();
     let refused = gpu.settle_on(stream.callers());
-    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no room")), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no space")), "{refused:?}");
     for _ in 0..left {
         for sequence in 0..2 {
             let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
