@@ -52,7 +52,7 @@ impl Queries<'_> {
 
 /// Queries of all sequences.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct QueryBlock<'a> {
     /// Which sequences: the first, and how many.
     pub of: (usize, usize),
     /// \[sequences]\[query heads]\[queries]\[width].
@@ -119,7 +119,7 @@ impl Paged {
         self.shape.dim.next_multiple_of(64)
     }
 
-    fn block_work(&self, asked: &Asked) -> Result<Work, Failure> {
+    fn block_work(&self, asked: &QueryBlock) -> Result<Work, Failure> {
         let (shape, device) = (&self.shape, &self.device);
         let of_host = match asked.queries {
             Queries::Host(queries) => queries,
@@ -127,8 +127,8 @@ impl Paged {
         };
         let units = asked.of.1 * shape.kv_heads;
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
-        let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
-        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(room));
+        let fitting = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
+        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(fitting));
         let splits = splits(padded / ROWS * units * self.sides(), device.multiprocessors(), at_once);
         let rows = units * padded;
         let work = Work {
@@ -162,7 +162,7 @@ impl Paged {
     pub fn attend_block(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: &mut [f32],
     ) -> Result<(), Failure> {
         assert_eq!(asked.queries.len(), output.len());
@@ -182,7 +182,7 @@ impl Paged {
     pub fn attend_block_on(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: DeviceSlice,
         caller: CallerStream,
     ) -> Result<(), Failure> {
@@ -206,7 +206,7 @@ impl Paged {
     pub fn time_block(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         times: usize,
     ) -> Result<Vec<f32>, Failure> {
         let kernels = self.block_kernels(attention.options())?;
@@ -219,7 +219,7 @@ impl Paged {
         kernels: &Kernels,
         work: &Work,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: Option<DeviceSlice>,
     ) -> Result<(), Failure> {
         let (queries, query_type) = match asked.queries {

@@ -1,9 +1,9 @@
-//! Who makes GPUs, and why one did not do what it was asked.
+//! Vendors of GPUs, and why a call on a GPU failed.
 
 use alloc::string::String;
 use core::fmt;
 
-/// Who makes a GPU.
+/// The vendor of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Vendor {
@@ -14,7 +14,8 @@ pub enum Vendor {
 }
 
 impl Vendor {
-    /// Those that this is built for, in the order in which [`Device::new`](super::Device::new) counts their GPUs.
+    /// The vendors that this build supports, in the order in which [`Device::new`](super::Device::new)
+    /// counts GPUs.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "cuda")]
         Self::Nvidia,
@@ -23,55 +24,55 @@ impl Vendor {
     ];
 }
 
-/// Why a GPU did not do what it was asked.
+/// Why a call on a GPU failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No driver's library is there, of the vendors that this is built for.
+    /// No driver library of a supported vendor was found.
     NoDriver,
-    /// The driver's library is too old: it lacks a call.
+    /// The driver library is too old and lacks a call.
     OldDriver {
-        /// Which.
+        /// The missing call.
         call: &'static str,
     },
-    /// The run-time compiler's library is not there, and the kernels are not in the cache.
+    /// The library of the run-time compiler was not found, and the kernels are not in the cache.
     NoCompiler(Vendor),
-    /// No GPU of that number.
+    /// There is no GPU with this number.
     NoGpu {
-        /// The number asked for.
+        /// The requested number.
         ordinal: usize,
-        /// How many there are.
+        /// The number of GPUs.
         count: usize,
     },
-    /// An NVIDIA GPU's compute capability is below 8.0.
+    /// The compute capability of an NVIDIA GPU is below 8.0.
     OldGpu {
-        /// Its compute capability, ten times the major number and the minor one.
+        /// The compute capability: ten times the major number, plus the minor number.
         capability: u32,
     },
-    /// An AMD GPU that the kernels are not written for.
+    /// The kernels do not support the architecture of this AMD GPU.
     Architecture {
-        /// Its architecture, as AMD names it.
+        /// The architecture, as AMD names it.
         name: String,
     },
-    /// So many bytes are not free on the GPU.
+    /// The GPU does not have enough free memory.
     Memory {
-        /// The bytes asked for.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// Kernels work in more shared memory than the GPU gives a block of threads.
+    /// Kernels need more shared memory than the GPU has for a block of threads.
     SharedMemory {
-        /// Bytes that they work in.
+        /// Bytes that the kernels need.
         needed: usize,
-        /// Bytes that the GPU gives.
+        /// Bytes that the GPU has.
         most: usize,
     },
-    /// The kernels do not compile; the compiler's words.
+    /// The kernels do not compile. It contains the compiler's messages.
     Compile(String),
-    /// The driver refused a call, or a kernel failed; after the latter the device is lost.
+    /// The driver rejected a call, or a kernel failed. After a failed kernel the device is lost.
     Driver {
-        /// Which call.
+        /// The call.
         call: &'static str,
-        /// The driver's name of the error.
+        /// The driver's name for the error.
         name: String,
     },
 }

@@ -5,7 +5,7 @@ use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
 use super::encode::Encoder;
 use super::failure::{Failure, Vendor};
 use super::given::DeviceSlice;
-use super::held::{Biases, Held, Incoming, Taking, Work};
+use super::held::{Biases, Held, Incoming, RowKernels, Work};
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
 use super::lists::{LIST_WORDS, Lists};
 use super::tables::{CodeShape, Tables};
@@ -115,7 +115,7 @@ pub struct Paged {
     pub(super) positions: Vec<u64>,
     pub(super) encoders: Option<Arc<[Encoder]>>,
     pub(super) incoming: Option<Arc<Incoming>>,
-    pub(super) taking: Option<Arc<Taking>>,
+    pub(super) row_kernels: Option<Arc<RowKernels>>,
     /// Before and after what a caller's stream is in order with.
     pub(super) event: Event,
 }
@@ -182,7 +182,7 @@ impl Paged {
             positions: alloc::vec![0; shape.sequences],
             encoders: None,
             incoming: None,
-            taking: None,
+            row_kernels: None,
             event: Event::new(device)?,
         };
         paged.steps.write(0, steps)?;

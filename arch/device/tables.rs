@@ -405,15 +405,16 @@ impl Tables {
         if thresholds.len() != last {
             return None;
         }
-        let room = levels.next_power_of_two();
-        let shape = if levels == room {
-            CodeShape::Codes(room.trailing_zeros() as u8)
+        let padded = levels.next_power_of_two();
+        let shape = if levels == padded {
+            CodeShape::Codes(padded.trailing_zeros() as u8)
         } else {
             CodeShape::Levels(levels as u8)
         };
-        let all = (0..room).map(|code| centroids[code.min(last)]);
-        let entries = all.clone().map(if room > 16 { entry } else { small_entry }).collect::<Option<_>>()?;
-        let known = thresholds.iter().copied().chain(iter::repeat(f32::INFINITY)).take(room);
+        let all = (0..padded).map(|code| centroids[code.min(last)]);
+        let entries =
+            all.clone().map(if padded > 16 { entry } else { small_entry }).collect::<Option<_>>()?;
+        let known = thresholds.iter().copied().chain(iter::repeat(f32::INFINITY)).take(padded);
         let search = known.chain(all.map(f32::from)).map(f32::to_bits).collect();
         Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }

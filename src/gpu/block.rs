@@ -6,7 +6,7 @@ use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{Asked, Attention, CallerStream, DeviceSlice, Queries};
+use octaplex_arch::device::{Attention, CallerStream, DeviceSlice, Queries, QueryBlock};
 
 impl Layer {
     /// Checks queries of some sequences, \[sequences]\[query heads]\[queries]\[width].
@@ -15,7 +15,7 @@ impl Layer {
         queries: Queries<'a>,
         options: &Attend<'a>,
         of: Range<usize>,
-    ) -> Result<(Attention, Asked<'a>), Error> {
+    ) -> Result<(Attention, QueryBlock<'a>), Error> {
         let attention = self.attention(options)?;
         let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, of.len());
         let each = options.queries.unwrap_or(1);
@@ -66,7 +66,7 @@ impl Layer {
         let position = options.position.map(|position| (position as u64).min(1 << 62));
         let sink_logits = options.sink_logits;
         let of = (of.start, of.len());
-        Ok((attention, Asked { of, queries, query_heads, each, position, sink_logits, tiles }))
+        Ok((attention, QueryBlock { of, queries, query_heads, each, position, sink_logits, tiles }))
     }
 
     pub(super) fn attend_block(

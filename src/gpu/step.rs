@@ -171,9 +171,7 @@ impl Layer {
             1 => refuse(
                 "a step's token was not finite, or too large: its sequence holds the tokens before it; append it with append_on",
             ),
-            _ => refuse(
-                "the ring had no space for a token until a page closes: call settle_on more often",
-            ),
+            _ => refuse("the ring had no space for a token until a page closes: call settle_on more often"),
         }
     }
 }

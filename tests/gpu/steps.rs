@@ -201,7 +201,7 @@ fn an_engines_graph_appends() {
 
 /// Room that grows: the sequences stay what they are.
 #[test]
-fn room_grows() {
+fn a_layer_grows() {
     let Some(device) = device() else { return };
     let mut case = case("int:med=3", "turboquant", 64, (4, 2), 900);
     case.config = case.config.recent_window(0);

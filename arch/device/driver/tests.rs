@@ -6,9 +6,9 @@ fn kernels_have_as_much_shared_memory_as_there_is() {
     assert_eq!(fits(65_537, 65_536), Err(Failure::SharedMemory { needed: 65_537, most: 65_536 }));
 }
 
-/// Without its compiler, or by it: a text that is none is refused, and nothing else happens.
+/// A source with errors fails to compile, or there is no compiler.
 #[test]
-fn a_text_that_is_none_is_refused() {
+fn a_source_with_errors_is_refused() {
     for (vendor, target) in [(Vendor::Nvidia, "compute_80"), (Vendor::Amd, "gfx90a")] {
         match compile(vendor, c"this is no C++", target, &[]) {
             Err(Failure::NoCompiler(missing)) => assert_eq!(missing, vendor),
