@@ -63,10 +63,10 @@ impl Paged {
         Ok(())
     }
 
-    /// The bytes of pages as the CPU has them: those that were uploaded.
+    /// Copies pages from these places in the CPU's format: bit-exact with what was uploaded.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
     /// As [`upload`](Self::upload).

@@ -81,14 +81,14 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDriver => {
-                f.write_str("no driver of a GPU")?;
-                // Not that none is there: who asked for one vendor's may have another's.
+                f.write_str("no GPU driver was found")?;
+                // A GPU may be there: a build for one vendor may run with a GPU of another.
                 for vendor in Vendor::ALL {
                     f.write_str(match vendor {
-                        Vendor::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
+                        Vendor::Nvidia => "; for NVIDIA install the driver (libcuda.so or nvcuda.dll)",
                         Vendor::Amd => {
-                            "; AMD's is HIP, libamdhip64.so of ROCm 6 or 7, on Linux, where libraries are looked for, in \
-                             ROCM_PATH or in /opt/rocm"
+                            "; for AMD, on Linux, install HIP (libamdhip64.so of ROCm 6 or 7), and name ROCm's folder in \
+                             ROCM_PATH if it is not /opt/rocm"
                         }
                     })?;
                 }
@@ -97,30 +97,30 @@ impl fmt::Display for Failure {
             Self::OldDriver { call } => {
                 let (whose, file) =
                     if call.starts_with("hiprtc") { ("hipRTC", "hiprtc") } else { ("HIP", "amdhip64") };
-                write!(f, "{whose}'s library (lib{file}.so) has no {call}: ROCm 6.0 is the least")
+                write!(f, "{whose}'s library (lib{file}.so) lacks {call}: install ROCm 6.0 or newer")
             }
             Self::NoCompiler(Vendor::Nvidia) => f.write_str(
-                "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
-                 looked for; install it, or name its folder in LD_LIBRARY_PATH",
+                "NVRTC was not found: install the run-time compiler's library (libnvrtc.so of CUDA 12 or 13), or name \
+                 its folder in LD_LIBRARY_PATH",
             ),
             Self::NoCompiler(Vendor::Amd) => f.write_str(
-                "no hipRTC: the run-time compiler's library (libhiprtc.so, of ROCm 6 or 7) is not where libraries are \
-                 looked for; install it, or name ROCm's folder in ROCM_PATH",
+                "hipRTC was not found: install the run-time compiler's library (libhiprtc.so of ROCm 6 or 7), or name \
+                 ROCm's folder in ROCM_PATH",
             ),
             Self::NoGpu { count: 0, .. } => f.write_str("the driver finds no GPU"),
-            Self::NoGpu { ordinal, count } => write!(f, "no GPU {ordinal}: there are {count}, from 0"),
+            Self::NoGpu { ordinal, count } => write!(f, "GPU {ordinal} is out of range (0..{count})"),
             Self::OldGpu { capability } => {
                 let (major, minor) = (capability / 10, capability % 10);
-                write!(f, "the GPU's compute capability is {major}.{minor}; 8.0 is the least")
+                write!(f, "the GPU has compute capability {major}.{minor}; 8.0 or higher is needed")
             }
             Self::Architecture { name } => {
-                write!(f, "the GPU is of {name}; gfx900 is the least, with waves of 32 or 64 lanes")
+                write!(f, "the GPU's architecture is {name}; gfx900 or newer is needed, with waves of 32 or 64 lanes")
             }
-            Self::Memory { bytes } => write!(f, "the GPU has not {bytes} bytes free"),
+            Self::Memory { bytes } => write!(f, "the GPU does not have {bytes} bytes of free memory"),
             Self::SharedMemory { needed, most } => write!(
                 f,
-                "kernels of these codecs and this width work in {needed} bytes of shared memory, and the GPU gives a block of \
-                 threads {most}: take codecs of fewer bits"
+                "the kernels of these codecs at this width need {needed} bytes of shared memory, and the GPU has {most} \
+                 for a block of threads: choose codecs of fewer bits"
             ),
             Self::Compile(log) => write!(f, "the kernels do not compile: {log}"),
             Self::Driver { call, name } => write!(f, "{call}: {name}"),
@@ -139,13 +139,13 @@ mod tests {
     fn each_failure_says_what_to_do_or_which_call_it_was() {
         let name = || String::from("a name");
         for (failure, words) in [
-            (Failure::NoDriver, &["no driver"][..]),
+            (Failure::NoDriver, &["no GPU driver"][..]),
             (Failure::OldDriver { call: "hipNone" }, &["libamdhip64.so", "hipNone", "ROCm 6.0"]),
             (Failure::OldDriver { call: "hiprtcNone" }, &["libhiprtc.so", "hiprtcNone", "ROCm 6.0"]),
             (Failure::NoCompiler(Vendor::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
             (Failure::NoCompiler(Vendor::Amd), &["libhiprtc.so", "ROCM_PATH"]),
-            (Failure::NoGpu { ordinal: 0, count: 0 }, &["no GPU"]),
-            (Failure::NoGpu { ordinal: 3, count: 2 }, &["no GPU 3", "2, from 0"]),
+            (Failure::NoGpu { ordinal: 0, count: 0 }, &["finds no GPU"]),
+            (Failure::NoGpu { ordinal: 3, count: 2 }, &["GPU 3 is out of range", "0..2"]),
             (Failure::OldGpu { capability: 75 }, &["7.5", "8.0"]),
             (Failure::Architecture { name: name() }, &["a name", "gfx900"]),
             (Failure::Memory { bytes: 1234 }, &["1234 bytes"]),
