@@ -15,6 +15,7 @@
 
 mod bias;
 mod block;
+mod capture;
 mod compile;
 mod driver;
 mod encode;
@@ -30,11 +31,12 @@ mod rows;
 mod tables;
 
 pub use block::{Queries, QueryBlock};
+pub use capture::Step;
 pub use driver::{CallerStream, Device};
 pub use encode::{AT_ONCE, Refused};
 pub use failure::{Failure, Vendor};
 pub use given::{DeviceRows, DeviceSlice, Input, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use lists::Outlier;
-pub use paged::{Attention, Paged, Step};
+pub use paged::{Attention, Paged};
 pub use tables::{CodeShape, Groups, Rotated, Tables};

@@ -7,7 +7,7 @@
 //! ```
 
 use super::compile::{Numbers, Source, load};
-use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
+use super::driver::{Buffer, Device, Event, Kernels, Stream};
 use super::encode::Encoder;
 use super::failure::{Failure, Vendor};
 use super::given::DeviceSlice;
@@ -73,14 +73,6 @@ impl Attention {
         let some = self.soft_cap != 0.0 || self.window != 0;
         if self.biased { 2 } else { some.into() }
     }
-}
-
-/// A captured step of decode attention: the same kernels on the same memory at each launch.
-#[derive(Debug)]
-pub struct Step {
-    graph: Graph,
-    /// Keeps the memory and the kernels alive.
-    used: Vec<(Arc<Held>, Arc<Kernels>, Arc<Work>)>,
 }
 
 /// Addresses of what sequences hold.
@@ -438,7 +430,12 @@ impl Paged {
         self.step(self.device.stream(), &kernels, attention)
     }
 
-    fn step(&self, stream: Stream, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
+    pub(super) fn step(
+        &self,
+        stream: Stream,
+        kernels: &Kernels,
+        attention: &Attention,
+    ) -> Result<(), Failure> {
         self.step_on(stream, kernels, attention, None, 0..self.shape.sequences)
     }
 
@@ -519,7 +516,7 @@ impl Paged {
 
     /// Grows the pool to `pages` pages. Pages keep their places in the pool, which moves.
     ///
-    /// It returns `false` while a captured [`Step`] uses the pool.
+    /// It returns `false` while a captured [`Step`](super::Step) uses the pool.
     ///
     /// # Errors
     /// [`Failure::Memory`] and errors of the driver. Nothing has changed then.
@@ -539,62 +536,6 @@ impl Paged {
         self.shape.pages = pages;
         self.lists.grow(pages);
         Ok(true)
-    }
-
-    /// Captures a step of each layer, one after the other, as one graph. A launch runs on the queries,
-    /// pages and exact tokens of that time.
-    ///
-    /// # Errors
-    /// Errors of the compiler and the driver.
-    ///
-    /// # Panics
-    /// Panics for no layers, for different GPUs, without [`reserve`](Self::reserve), and for biases, whose
-    /// number grows with each token.
-    pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
-        assert!(!attention.biased);
-        let mut used = Vec::new();
-        for layer in layers.iter_mut() {
-            let kernels = layer.kernels(attention.options())?;
-            used.push((layer.held.clone(), kernels, layer.work().clone()));
-        }
-        assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
-        let graph = layers[0].device.capture(|stream| {
-            let mut each = layers.iter().zip(&used);
-            each.try_for_each(|(layer, (_, kernels, _))| layer.step(stream, kernels, attention))
-        })?;
-        Ok(Step { graph, used })
-    }
-
-    /// Returns whether both are on the same device.
-    #[must_use]
-    pub fn is_on_device_of(&self, other: &Self) -> bool {
-        self.device.is(&other.device)
-    }
-
-    /// Returns whether a step was captured from this layer since its last [`reserve`](Self::reserve).
-    #[must_use]
-    pub fn is_of(&self, step: &Step) -> bool {
-        step.used
-            .iter()
-            .any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
-    }
-
-    /// Launches a captured step.
-    ///
-    /// # Errors
-    /// Errors of the driver.
-    pub fn launch(&mut self, step: &Step) -> Result<(), Failure> {
-        // SAFETY: a step keeps the memory that its kernels use.
-        unsafe { step.graph.launch() }
-    }
-
-    /// Measures `times` launches of a captured step, in microseconds of the GPU's clock.
-    ///
-    /// # Errors
-    /// Errors of the driver.
-    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Failure> {
-        // SAFETY: as `launch`.
-        time(&self.device, times, || unsafe { step.graph.launch() })
     }
 }
 
