@@ -1,5 +1,5 @@
 //! A toy engine's loop: grouped heads, a sliding window, a prompt, guesses that are rejected, a fork, a snapshot.
-//! `cargo run --release --example quickstart`
+//! `cargo run --example quickstart`
 
 use octaplex::{Backend, Error, KvCache, Rows, RowsMut};
 
