@@ -121,8 +121,8 @@ impl CellConfig {
             return row.saturating_mul(PAGE).saturating_mul(pages);
         }
         let open = self.open_pages.min(pages);
-        let exact = row.saturating_mul(open * PAGE + self.streams * self.sinks);
-        (pages - open).saturating_mul(self.page_bytes()).saturating_add(exact)
+        let exact = open.saturating_mul(PAGE).saturating_add(self.streams.saturating_mul(self.sinks));
+        (pages - open).saturating_mul(self.page_bytes()).saturating_add(row.saturating_mul(exact))
     }
 
     /// Checks that all numbers are in range.
@@ -142,6 +142,9 @@ impl CellConfig {
         }
         if self.sinks > PAGE || self.open_pages == 0 {
             return refuse("at most 64 sinks, and at least 1 open page");
+        }
+        if u32::try_from(self.page_bytes()).is_err() {
+            return refuse("the heads of a page have less than 4 GiB together: use fewer heads or another codec");
         }
         Ok(())
     }

@@ -368,31 +368,94 @@ fn bytes_are_those_that_were_promised() {
     }
 }
 
-#[test]
-fn rows_that_a_codec_cannot_hold_stay_exact() {
-    let mut random = Random::new(3);
-    let mut side = Side::new(Role::Values, "turboquant", 64, Backend::detect());
-    side.set(&(0..CELLS).collect::<Vec<_>>(), &mut random);
-    let width = side.width();
-    let mut row = vec![0.5; width];
-    row[3] = f32::INFINITY;
-    side.pages.set_rows(&[70], &row).unwrap();
-    side.set(&[200, 300], &mut random); // which are newer: the page is to close
-    side.pages.settle(&[], &in_order).unwrap();
-    assert_eq!(side.pages.counts().refused, 1);
-    let mut rows = vec![f16::ZERO; width];
-    side.pages.read_rows(70..71, &mut rows).unwrap();
-    assert_eq!(rows[3], f16::INFINITY);
-    // A query that does not see it is not touched by it.
+/// The output for one query that sees all cells of the first stream except one.
+fn without(cell: usize, values: &CellPages) -> [f32; 64] {
     let keys = Side::new(Role::Keys, "f16", 64, Backend::detect());
     let mut mask = vec![f16::ZERO; CELLS];
-    mask[70] = f16::NEG_INFINITY;
+    mask[cell] = f16::NEG_INFINITY;
     let mut part = Partial::default();
     let options = CellAttend::new(0, CELLS).mask(&mask, CELLS);
-    options.attend(&keys.pages, &side.pages, 0, &[0.0; 64], 0..5, &mut part).unwrap();
+    options.attend(&keys.pages, values, 0, &[0.0; 64], 0..5, &mut part).unwrap();
     let mut output = [0.0; 64];
-    Partial::merge(&mut [part], &side.pages, &[], &mut output).unwrap();
-    assert!(output.iter().all(|x| x.is_finite()));
+    Partial::merge(&mut [part], values, &[], &mut output).unwrap();
+    output
+}
+
+/// A row that is not finite leaves its page exact, or is one of the first cells, which always are.
+#[test]
+fn rows_that_a_codec_cannot_hold_stay_exact() {
+    for (cell, refused) in [(70, 1), (0, 0)] {
+        let mut random = Random::new(3);
+        let mut side = Side::new(Role::Values, "turboquant", 64, Backend::detect());
+        side.set(&(0..CELLS).collect::<Vec<_>>(), &mut random);
+        let width = side.width();
+        let mut row = vec![0.5; width];
+        row[3] = f32::INFINITY;
+        side.pages.set_rows(&[cell], &row).unwrap();
+        side.set(&[200, 300], &mut random); // which are newer: the page is to close
+        side.pages.settle(&[], &in_order).unwrap();
+        assert_eq!((side.pages.counts().refused, side.pages.counts().closed > 0), (refused, true));
+        let mut rows = vec![f16::ZERO; width];
+        side.pages.read_rows(cell..cell + 1, &mut rows).unwrap();
+        assert_eq!(rows[3], f16::INFINITY);
+        // A query that does not see it is not touched by it.
+        let output = without(cell, &side.pages);
+        assert!(output.iter().all(|x| x.is_finite()), "cell {cell}");
+    }
+}
+
+/// Rows and queries that are not finite have no part in the balance of keys: later pages close.
+#[test]
+fn the_balance_is_decided_by_finite_rows() {
+    let mut queries = vec![0.5; 64 * HEADS * 4];
+    queries[70] = f32::NAN;
+    for sample in [&[][..], &queries] {
+        let mut random = Random::new(4);
+        let mut side = Side::new(Role::Keys, "graded", 64, Backend::detect());
+        side.set(&(0..128).collect::<Vec<_>>(), &mut random);
+        let mut row = vec![0.5; side.width()];
+        row[3] = f32::INFINITY;
+        side.pages.set_rows(&[70], &row).unwrap();
+        for first in [128, 192, 256] {
+            side.set(&(first..first + 64).collect::<Vec<_>>(), &mut random);
+            side.pages.settle(sample, &in_order).unwrap();
+        }
+        let counts = side.pages.counts();
+        assert_eq!((counts.refused, counts.closed), (1, 2), "{counts:?}");
+    }
+}
+
+/// A call may span any number of closed pages.
+#[test]
+fn one_call_attends_to_many_pages() {
+    const MANY: usize = 64 * 130;
+    let sides = [Role::Keys, Role::Values].map(|role| {
+        let config = CellConfig::new(role, 1, 128, MANY).codec("trellis:m=2".parse().unwrap());
+        let mut pages = CellPages::new(&config, Backend::detect()).unwrap();
+        let mut random = Random::new(5);
+        for first in (0..MANY).step_by(64) {
+            let rows: Vec<f32> = (0..64 * 128).map(|_| random.gaussian()).collect();
+            pages.set_rows(&(first..first + 64).collect::<Vec<_>>(), &rows).unwrap();
+            pages.settle(&[], &in_order).unwrap();
+        }
+        pages
+    });
+    let mut random = Random::new(6);
+    let queries: Vec<f32> = (0..64 * 128).map(|_| random.gaussian()).collect();
+    let options = CellAttend::new(0, MANY).queries(64);
+    let attend = |pages| {
+        let mut part = Partial::default();
+        options.attend(&sides[0], &sides[1], 0, &queries, pages, &mut part).unwrap();
+        part
+    };
+    let merge = |mut parts: Vec<Partial>| {
+        let mut output = vec![0.0; 64 * 128];
+        Partial::merge(&mut parts, &sides[1], &[], &mut output).unwrap();
+        output
+    };
+    let (whole, parts) = (merge(vec![attend(0..130)]), merge(vec![attend(0..60), attend(60..130)]));
+    let difference = whole.iter().zip(&parts).fold(0.0f32, |most, (x, y)| most.max((x - y).abs()));
+    assert!(difference < 1e-5, "{difference}");
 }
 
 #[test]
@@ -407,6 +470,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         (config.streams(0), "streams"),
         (config.sinks(65), "64 sinks"),
         (config.open_pages(0), "open page"),
+        (config.heads(1 << 16).dim(576).codec("f32".parse().unwrap()), "4 GiB"),
     ] {
         let error = CellPages::new(&config, backend).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

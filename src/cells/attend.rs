@@ -21,6 +21,9 @@ use core::ops::Range;
 use half::f16;
 use octaplex_arch::Float;
 
+/// Closed pages that one call of the codec scores. More would not fit its scratch memory at all widths.
+const AT_ONCE: usize = 64;
+
 /// The values that each query adds to the logits of each cell.
 #[derive(Clone, Copy, Debug)]
 pub struct CellMask<'a> {
@@ -148,7 +151,7 @@ impl<'a> CellAttend<'a> {
             return Err(Error::Missing { what: "page", number: pages.end, count: self.pages() });
         }
         let (dim, actual) = (keys.config.dim, queries.len());
-        if !actual.is_multiple_of(dim * self.queries) {
+        if !actual.is_multiple_of(dim.saturating_mul(self.queries)) {
             return Err(Error::Rows { what: "queries", heads: self.queries, width: dim, each: None, actual });
         }
         let rows = actual / dim;
@@ -306,15 +309,15 @@ impl Pass<'_> {
         let mut seen = core::mem::take(&mut part.seen);
         seen.clear();
         seen.extend(pages.clone().filter(|page| self.sees(*page)));
-        // Closed pages come first, so that one call of the codec scores them all.
+        // Closed pages come first, so that one call of the codec scores many.
         seen.sort_by_key(|page| !is_closed(page));
         let closed = seen.iter().take_while(|page| is_closed(page)).count();
         let mut scores = core::mem::take(&mut part.scores);
         scores.clear();
         scores.resize(seen.len() * rows * PAGE, 0.0);
         let (coded, open) = scores.split_at_mut(closed * rows * PAGE);
-        if closed > 0 {
-            self.score_closed(&seen[..closed], coded)?;
+        for (pages, coded) in seen[..closed].chunks(AT_ONCE).zip(coded.chunks_mut(AT_ONCE * rows * PAGE)) {
+            self.score_closed(pages, coded)?;
         }
         for (page, scores) in seen[closed..].iter().zip(open.chunks_exact_mut(rows * PAGE)) {
             if let Body::Open(bytes) = self.body(self.keys, *page) {
@@ -434,12 +437,7 @@ impl Pass<'_> {
             Body::Empty => {}
             Body::Open(bytes) => {
                 let bytes = &bytes[2 * self.head * PAGE * dim..][..2 * PAGE * dim];
-                let wild = values.pages[self.options.first / PAGE + page].wild;
-                if wild != 0 {
-                    self.accumulate_wild(bytes, weights, &mut part.exact[of_rows]);
-                    return Ok(());
-                }
-                backend.accumulate_floats(Float::F16, dim, bytes, weights, &mut part.exact[of_rows]);
+                self.accumulate_exact(page, bytes, weights, &mut part.exact[of_rows]);
             }
             Body::Closed(closed) => {
                 let exact = exact(closed, self.head, values.config.heads);
@@ -450,8 +448,7 @@ impl Pass<'_> {
                         part.rows.extend_from_slice(&weights[..count]);
                         weights[..count].fill(0.0);
                     }
-                    let exact_sums = &mut part.exact[of_rows.clone()];
-                    backend.accumulate_floats(Float::F16, dim, exact, &part.rows, exact_sums);
+                    self.accumulate_exact(page, exact, &part.rows, &mut part.exact[of_rows.clone()]);
                 }
                 let of_head = basis.part(closed, self.head);
                 let format = basis.shape.of(&values.codec, backend);
@@ -462,11 +459,17 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Adds f16 rows of which some are not finite. Rows with a weight of 0 are skipped, because 0·∞
-    /// would give NaN.
-    fn accumulate_wild(&self, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
+    /// Adds the weighted f16 rows of a page's first cells. `weights` is \[row]\[cell].
+    fn accumulate_exact(&self, page: usize, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
         let dim = self.dims.1;
-        for (weights, sums) in weights.chunks_exact(PAGE).zip(sums.chunks_exact_mut(dim)) {
+        let count = bytes.len() / (2 * dim);
+        let wild = self.values.pages[self.options.first / PAGE + page].wild;
+        if wild & (u64::MAX >> (PAGE - count)) == 0 {
+            self.values.backend.accumulate_floats(Float::F16, dim, bytes, weights, sums);
+            return;
+        }
+        // Some rows are not finite. Rows with a weight of 0 are skipped, because 0·∞ would give NaN.
+        for (weights, sums) in weights.chunks_exact(count).zip(sums.chunks_exact_mut(dim)) {
             let rows = bytes.chunks_exact(2 * dim).zip(weights).filter(|(_, weight)| **weight != 0.0);
             for (row, weight) in rows {
                 for (sum, x) in sums.iter_mut().zip(row.as_chunks::<2>().0) {

@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use crossbeam_queue::ArrayQueue;
 use octaplex_arch::{Float, MAX_DIM};
 
-/// Deviations from page means that are enough to decide the balance: a page without its exact cells
-/// has this many.
+/// Deviations from page means that are enough to decide the balance. One full page has more, with up
+/// to 15 sinks.
 const DEVIATIONS: usize = 3 * PAGE / 4;
 
 /// What keys pass through before they are coded: the page format, the balance, and the prefix
@@ -117,15 +117,18 @@ impl CellPages {
         if first { self.config.sinks } else { 0 }
     }
 
+    /// Returns the cells of an open page that decide the balance, a bit each: those that are coded
+    /// and finite.
+    fn sample_of(&self, index: usize) -> u64 {
+        coded(self.pages[index].written, self.exact_of(index)) & !self.pages[index].wild
+    }
+
     /// Returns whether there are enough rows to decide the balance.
     ///
     /// Deviations are taken around a page's own mean, so each page counts one row less than it has.
     /// Many pages of one row each would say nothing about how channels differ.
     pub(super) fn can_decide(&self) -> bool {
-        let deviations = |index: &usize| {
-            let rows = coded(self.pages[*index].written, self.exact_of(*index)).count_ones();
-            rows.saturating_sub(1) as usize
-        };
+        let deviations = |index: &usize| (self.sample_of(*index).count_ones() as usize).saturating_sub(1);
         !self.basis.is_undecided() || self.open.iter().map(deviations).sum::<usize>() >= DEVIATIONS
     }
 
@@ -203,6 +206,7 @@ impl CellPages {
     fn decide(&mut self, queries: &[f32]) {
         let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
         let per_head = queries.len() / heads;
+        let is_finite = |query: &&[f32]| query.iter().all(|x| x.is_finite());
         let mut balances = vec![1.0f32; heads * dim];
         let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
         for head in 0..heads {
@@ -213,10 +217,10 @@ impl CellPages {
                 all.resize(start + PAGE * dim, 0.0);
                 self.gather(index, head, &mut all[start..]);
                 // Leave out the rows that `gather` filled with the mean: they would make deviations
-                // too small.
-                let coded = coded(self.pages[index].written, self.exact_of(index));
+                // too small. A row that is not finite would make them NaN, for good.
+                let sample = self.sample_of(index);
                 let mut end = start;
-                for cell in (0..PAGE).filter(|cell| coded >> cell & 1 == 1) {
+                for cell in (0..PAGE).filter(|cell| sample >> cell & 1 == 1) {
                     all.copy_within(start + cell * dim..start + (cell + 1) * dim, end);
                     end += dim;
                 }
@@ -226,8 +230,8 @@ impl CellPages {
                 }
             }
             if !self.basis.balance.is_none() {
-                let queries = &queries[head * per_head..][..per_head];
-                self.basis.balance.decide(backend, &spread, queries, balance);
+                let queries = queries[head * per_head..][..per_head].chunks_exact(dim).filter(is_finite);
+                self.basis.balance.decide(backend, &spread, &queries.collect::<Vec<_>>().concat(), balance);
             }
             if !prefixes.is_empty() {
                 self.basis.balance.apply(&mut all, balance);

@@ -88,11 +88,12 @@ fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), S
 
 /// Computes an operation whose result is a cache in plain memory, on the host's CPU.
 fn on_flat(instance: &Instance, op: &Tensor, bytes: &mut [u8]) -> c_int {
+    let base = bytes.as_mut_ptr();
     let moved = |tensor: &Tensor| {
         let offset = if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
         // SAFETY: views lie within what they are views of, which `bytes` is as long as.
-        let data = unsafe { bytes.as_ptr().add(offset) };
-        Tensor { data: data.cast_mut().cast(), ..*tensor }
+        let data = unsafe { base.add(offset) };
+        Tensor { data: data.cast(), ..*tensor }
     };
     let mut node = moved(op);
     let mut sources: Vec<Box<Tensor>> = Vec::new();
@@ -116,7 +117,8 @@ pub(crate) fn can_attend(instance: &Instance, op: &Tensor) -> bool {
         return false;
     };
     let plain = queries.kind == F32 && queries.nb[0] == 4 && op.kind == F32;
-    let masked = source(op, 3).is_none_or(|mask| mask.kind == F16 && size(mask, 2) == 1);
+    let masked = source(op, 3).is_none_or(|mask| mask.kind == F16 && size(mask, 2) == 1)
+        && source(op, 4).is_none_or(|sinks| sinks.kind == F32);
     let heads = (size(keys, 2), size(values, 2), size(queries, 2));
     let grouped = heads.0 > 0 && heads.0 == heads.1 && heads.2.is_multiple_of(heads.0);
     let cells = [(keys, key_store), (values, value_store)]
@@ -233,7 +235,7 @@ impl<'a> Call<'a> {
 
     /// Some of the newest queries, \[heads]\[rows]\[width].
     fn sample(&self) -> Vec<f32> {
-        let count = (SAMPLE / self.group.max(1)).clamp(1, self.count);
+        let count = (SAMPLE / self.group.max(1)).max(1).min(self.count);
         let newest = self.count - count..self.count;
         (0..self.heads).flat_map(|head| self.gather(self.streams - 1, head, newest.clone())).collect()
     }
