@@ -47,6 +47,10 @@ pub unsafe extern "C" fn octaplex_codec_create(
 ) -> *mut octaplex_codec {
     const NULL: Failure =
         Failure::Here(octaplex_status::Pointer, "the spec is null: \"turboquant:bits=4\", for example");
+    const ROLE: Failure = Failure::Here(
+        octaplex_status::Unsupported,
+        "the head's role is neither 0 (keys) nor 1 (values): set one of them",
+    );
     let create = || {
         // SAFETY: the caller's promises.
         let (spec, backend) = unsafe { (given::text(spec)?.ok_or(NULL)?, given::backend(backend)?) };
@@ -54,7 +58,11 @@ pub unsafe extern "C" fn octaplex_codec_create(
         if !head.is_null() {
             // SAFETY: the caller's promises.
             let given = unsafe { given::values(head, 1) }?[0];
-            let role = if given.role == 0 { Role::Keys } else { Role::Values };
+            let role = match given.role {
+                0 => Role::Keys,
+                1 => Role::Values,
+                _ => return Err(ROLE),
+            };
             of = HeadId { layer: given.layer, head: given.head, role };
         }
         let spec: CodecSpec = spec.parse()?;

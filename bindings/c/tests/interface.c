@@ -206,6 +206,8 @@ static void codecs(void) {
     NOTHING(octaplex_codec_create(NULL, WIDTH, NULL, NULL, &error), POINTER, "spec");
     NOTHING(octaplex_codec_create("\xff", WIDTH, NULL, NULL, &error), TEXT, "UTF-8");
     NOTHING(octaplex_codec_create("int", WIDTH, NULL, "sse9", &error), TEXT, "backend");
+    const octaplex_head_id stranger = {.role = 2};
+    NOTHING(octaplex_codec_create("int", WIDTH, &stranger, NULL, &error), UNSUPPORTED, "role");
 }
 
 static void lives(void) {

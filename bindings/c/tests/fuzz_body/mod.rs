@@ -417,8 +417,11 @@ impl Session {
                 }
                 14 => {
                     self.free_codec(slot % 2);
-                    let id =
-                        octaplex_head_id { layer: call.into(), head: slot as u32, role: input.byte().into() };
+                    let id = octaplex_head_id {
+                        layer: call.into(),
+                        head: slot as u32,
+                        role: (input.byte() % 3).into(),
+                    };
                     let (spec, width) =
                         (input.text(), if input.wrong() { input.pick(&EDGES) } else { input.pick(&WIDTHS) });
                     let backend = if input.wrong() { input.no_spec() } else { null() };
