@@ -1,9 +1,21 @@
-//! Pages and attention on a card: kernels in `kernels/`, compiled when they are first used; the driver around them; and the
-//! memory that they work on. Everything here is safe to call: what a kernel is given is checked before it is launched, and is
-//! kept until it has run.
+//! GPUs: the driver, memory, pages and attention. The kernels in `kernels/` are compiled at their first
+//! use.
+//!
+//! Everything here is safe to call. Arguments of a kernel are checked before its launch, and kept until it
+//! has run.
+//!
+//! ```text
+//! paged, rows, encode, block, exchange    methods of `Paged`: check arguments, fill the parameters of a kernel
+//!             │                           layout, tables: sizes and parameters, the same as in kernels/*.cuh
+//!             ▼
+//! compile     sources ──► image for this GPU, kept on disk
+//!             ▼
+//! driver      memory, streams, launches, graphs ──► driver/cuda, driver/hip
+//! ```
 
 mod bias;
 mod block;
+mod capture;
 mod compile;
 mod driver;
 mod encode;
@@ -18,12 +30,13 @@ mod paged;
 mod rows;
 mod tables;
 
-pub use block::{Asked, Queries};
+pub use block::{Queries, QueryBlock};
+pub use capture::Step;
 pub use driver::{CallerStream, Device};
 pub use encode::{AT_ONCE, Refused};
-pub use failure::{Failure, Maker};
+pub use failure::{Failure, Vendor};
 pub use given::{DeviceRows, DeviceSlice, Input, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};
 pub use lists::Outlier;
-pub use paged::{Attention, Paged, Step};
+pub use paged::{Attention, Paged};
 pub use tables::{CodeShape, Groups, Rotated, Tables};

@@ -7,7 +7,7 @@
 mod plain;
 
 use octaplex::cache::{Center, SharedLayer};
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig};
 use std::time::{Duration, Instant};
 
@@ -220,7 +220,7 @@ fn page() {
     println!("one page of 64 in cache, ns a token: score, accumulate");
     for spec in ["f16", "turboquant", "int", "trellis:m=4"] {
         let Ok(spec) = spec.parse::<CodecSpec>() else { continue };
-        let codec = spec.build_dyn(D, Backend::detect(), Stream::default()).unwrap();
+        let codec = spec.build_dyn(D, Backend::detect(), HeadId::default()).unwrap();
         let rows = gaussian(64 * D);
         let mut blocks = vec![0; codec.page_bytes_max(64)];
         codec.encode_page(&rows, &mut blocks).unwrap();

@@ -138,7 +138,7 @@ fn main() {
             let mut times = layers[0].time(&step, 50).unwrap();
             times.sort_by(f32::total_cmp);
             let each = times[25] / count as f32;
-            let bytes = layers[0].card_page_bytes() * tokens / 64 * sequences;
+            let bytes = layers[0].gpu_page_bytes() * tokens / 64 * sequences;
             println!(
                 "{heads}/{kv_heads} x {sequences}, {tokens:6} tokens, {name:18} {each:8.1} us ({:4.2} TB/s, {count} layers)",
                 bytes as f32 / each / 1e6

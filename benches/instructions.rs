@@ -1,7 +1,7 @@
 //! Calls of codecs, each within [`measured`], whose instructions `ci/instructions.sh` has callgrind count. Prints a line for each:
 //! backend, codec and width, what is called, rows that it goes over. Run by itself it times nothing.
 
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Backend, CodecSpec};
 use std::hint::black_box;
 
@@ -87,7 +87,7 @@ fn main() -> Result<(), octaplex::Error> {
             eprintln!("this machine has no {name}");
             std::process::exit(1);
         };
-        let codec = spec.parse::<CodecSpec>()?.build_dyn(DIM, backend, Stream::default())?;
+        let codec = spec.parse::<CodecSpec>()?.build_dyn(DIM, backend, HeadId::default())?;
         count(&format!("{name} {spec} {DIM}"), &*codec, &gaussian(PAGE * DIM))?;
     }
     Ok(())

@@ -23,8 +23,8 @@ command -v cbindgen >/dev/null || ci/install.sh cbindgen-web || CARGO_PROFILE_DE
 
 say "the header"
 mkdir -p "$folder"
-# A word that Rust's documentation wants and C's readers do not know.
-cbindgen --quiet --config bindings/c/cbindgen.toml bindings/c | sed "s/# Safety$/The caller's part:/" >"$folder/octaplex.h"
+# Rust's documentation requires this heading; readers of C do not know it.
+cbindgen --quiet --config bindings/c/cbindgen.toml bindings/c | sed "s/# Safety$/Requires:/" >"$folder/octaplex.h"
 [[ ${1:-} != --bless ]] || cp "$folder/octaplex.h" bindings/c/octaplex.h
 diff bindings/c/octaplex.h "$folder/octaplex.h" || { echo "octaplex.h is not what the code says: ci/c.sh --bless" >&2; exit 1; }
 

@@ -15,11 +15,11 @@ text() {
     { echo "namespace octaplex {"; cat hip.cuh "${@:2}"; echo "}"; } > "$folder/$name.hip"
 }
 sources() { # of a kind, from compile.rs: what it compiles and this are the same files
-    tr -d '\n' < ../compile.rs | grep -o "Self::$1 => texts!([^)]*)" | grep -o '"[a-z_]*"' | tr -d '"' | sed 's/$/.cuh/'
+    tr -d '\n' < ../compile.rs | grep -o "Self::$1 => sources!([^)]*)" | grep -o '"[a-z_]*"' | tr -d '"' | sed 's/$/.cuh/'
 }
 for kind in Attend Block Encode Rows; do
     mapfile -t files < <(sources "$kind")
-    ((${#files[@]} > 1)) || { echo "ci/hip.sh: compile.rs has no texts of $kind" >&2; exit 1; }
+    ((${#files[@]} > 1)) || { echo "ci/hip.sh: compile.rs has no sources of $kind" >&2; exit 1; }
     text "${kind,,}" "${files[@]}"
 done
 # Every width, and every codec; codecs at the width of most models.

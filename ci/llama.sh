@@ -99,7 +99,7 @@ stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp goes on by it
 }
 stays "stays in f16" -- -- --flash 0
 stays "of another type than f16" -- -- --type 8 --flash 1
-stays "on this device" -- -- --layers 0
+stays "holds no layer" -- -- --layers 0
 stays "no such codec" -- OCTAPLEX_KEYS=nonsense --
 stays "expected a number" -- OCTAPLEX_BITS=99 --
 

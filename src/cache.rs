@@ -67,7 +67,7 @@ use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, check_values};
 use crate::codecs::Build;
 use crate::page::Sizes;
-use crate::stream::{Role, Stream};
+use crate::random::{HeadId, Role};
 use crate::{Backend, Error};
 use core::ops::Range;
 use layout::Layout;
@@ -341,8 +341,8 @@ impl<K: Build, V: Build, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
     /// * Errors of the codecs' constructors.
     pub fn new(config: &LayerConfig, backend: Backend, bytes: S) -> Result<Self, Error> {
         config.check()?;
-        let keys = K::from_spec(config.keys, config.key_dim, backend, config.stream(Role::Keys))?;
-        let values = V::from_spec(config.values, config.value_dim, backend, config.stream(Role::Values))?;
+        let keys = K::from_spec(config.keys, config.key_dim, backend, config.head_id(Role::Keys))?;
+        let values = V::from_spec(config.values, config.value_dim, backend, config.head_id(Role::Values))?;
         Self::in_bytes(config, Layout::new(config), keys, values, backend, bytes)
     }
 }
@@ -413,9 +413,10 @@ impl LayerConfig {
         next.saturating_sub(from + self.recent_window) / self.page
     }
 
-    /// Returns the random stream of the layer's keys or values. One codec serves all heads, so they are rotated alike.
-    pub(crate) fn stream(&self, role: Role) -> Stream {
-        Stream { layer: self.layer, head: 0, role }
+    /// Returns which head the codec of the layer's keys or values serves. One codec serves all heads, so they are rotated
+    /// alike.
+    pub(crate) fn head_id(&self, role: Role) -> HeadId {
+        HeadId { layer: self.layer, head: 0, role }
     }
 
     /// Returns the bytes that a full [`LayerCache`] with these codecs needs.

@@ -25,8 +25,8 @@ pub use attend::{CellAttend, CellMask, Partial};
 
 use crate::backend::Kernels;
 use crate::codecs::AnyCodec;
+use crate::random::{HeadId, Role};
 use crate::spec::builders;
-use crate::stream::{Role, Stream};
 use crate::{Backend, CodecSpec, Error};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -214,8 +214,8 @@ impl CellPages {
     /// [`Error::Width`]; [`Error::Unsupported`]; errors of the codec's constructor.
     pub fn new(config: &CellConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
-        let stream = Stream { layer: config.layer, head: 0, role: config.role };
-        let codec = AnyCodec::build(config.codec, config.dim, backend, stream)?;
+        let head = HeadId { layer: config.layer, head: 0, role: config.role };
+        let codec = AnyCodec::build(config.codec, config.dim, backend, head)?;
         Ok(Self {
             config: *config,
             backend: backend.kernels(),

@@ -21,8 +21,8 @@ pub use blob::ChunkInfo;
 use crate::backend::Kernels;
 use crate::cache::Center;
 use crate::codec::Codec;
+use crate::random::Role;
 use crate::spec::builders;
-use crate::stream::Role;
 use crate::{Backend, CodecSpec, Error, LayerConfig};
 use alloc::{boxed::Box, vec, vec::Vec};
 use blob::Plan;
@@ -209,8 +209,8 @@ impl ChunkCodec {
         config.check()?;
         let build = |index: usize| {
             let layer = config.layer(index);
-            let keys = layer.keys.build_dyn(layer.key_dim, backend, layer.stream(Role::Keys))?;
-            Ok([keys, layer.values.build_dyn(layer.value_dim, backend, layer.stream(Role::Values))?])
+            let keys = layer.keys.build_dyn(layer.key_dim, backend, layer.head_id(Role::Keys))?;
+            Ok([keys, layer.values.build_dyn(layer.value_dim, backend, layer.head_id(Role::Values))?])
         };
         let codecs = (0..config.layers).map(build).collect::<Result<_, Error>>()?;
         Ok(Self { config, backend: backend.kernels(), codecs })

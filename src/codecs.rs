@@ -4,7 +4,7 @@
 //! * [`TurboQuant`], [`Trellis`] and the others are codecs whose width the compiler knows.
 //! * [`AnyCodec`] is a codec that is chosen at run time, without a heap. `CodecSpec::build_dyn` puts one on the heap.
 //! * [`Codec`] is the trait that all of them implement. Implement it to use your own codec in a cache.
-//! * [`Stream`] names the layer and the head that a codec serves, because they are rotated differently.
+//! * [`HeadId`] names the layer and the head that a codec serves, because they are rotated differently.
 //!
 //! ```
 //! use octaplex::Error;
@@ -36,9 +36,9 @@ pub use crate::codec::trellis::{Trellis, TrellisSpec};
 pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use crate::codec::{CentreCode, Codec, Pages, PlaneRows, Planes};
+pub use crate::random::{HeadId, Role};
 pub use crate::sketch::{SketchKind, SketchSpec};
 pub use crate::spec::{CodecInfo, Key};
-pub use crate::stream::{Role, Stream};
 pub use crate::typed::{Query, Typed};
 pub use octaplex_arch::MAX_WEIGHT;
 
@@ -139,18 +139,18 @@ macro_rules! codecs {
             impl Build for $codec {
                 type Spec = $spec;
 
-                fn build(spec: $spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-                    <$codec>::build(spec, dim, backend, stream)
+                fn build(spec: $spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+                    <$codec>::build(spec, dim, backend, head)
                 }
 
                 fn from_spec(
                     spec: CodecSpec,
                     dim: usize,
                     backend: Backend,
-                    stream: Stream,
+                    head: HeadId,
                 ) -> Result<Self, Error> {
                     match spec {
-                        CodecSpec::$variant(spec) => <$codec>::build(spec, dim, backend, stream),
+                        CodecSpec::$variant(spec) => <$codec>::build(spec, dim, backend, head),
                         _ => Err(ANOTHER_CODEC),
                     }
                 }
@@ -163,10 +163,10 @@ macro_rules! codecs {
         /// time, use its own type instead.
         ///
         /// ```
-        /// use octaplex::codecs::{AnyCodec, Codec, Stream};
+        /// use octaplex::codecs::{AnyCodec, Codec, HeadId};
         /// use octaplex::{Backend, Error};
         ///
-        /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), Stream::default())?;
+        /// let codec = AnyCodec::build("int:bits=8".parse()?, 96, Backend::detect(), HeadId::default())?;
         /// let mut block = [0; 98];
         /// codec.encode(&[0.5; 96], &mut block)?;
         /// # Ok::<(), Error>(())
@@ -185,14 +185,14 @@ macro_rules! codecs {
             /// * [`Error::Width`] unless `dim` is one of [`WIDTHS`].
             /// * [`Error::Unsupported`] if this build lacks the codec.
             /// * Errors of the codec's own constructor.
-            pub fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+            pub fn build(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
                 }
                 spec.check_built()?;
                 match spec {
                     $(#[cfg(all($(feature = $feature)?))] CodecSpec::$variant(spec) => {
-                        <$codec>::build(spec, dim, backend, stream).map(Self::$variant)
+                        <$codec>::build(spec, dim, backend, head).map(Self::$variant)
                     })*
                     #[allow(unreachable_patterns, reason = "a build with all codecs has no other pattern")]
                     _ => Err(ANOTHER_CODEC),
@@ -242,11 +242,11 @@ macro_rules! codecs {
             /// of rows.
             ///
             /// ```
-            /// use octaplex::codecs::{Codec, Stream};
+            /// use octaplex::codecs::{Codec, HeadId};
             /// use octaplex::{Backend, CodecSpec, Error};
             ///
             /// let spec: CodecSpec = "int:bits=8".parse()?;
-            /// let codec = spec.build_dyn(96, Backend::detect(), Stream::default())?;
+            /// let codec = spec.build_dyn(96, Backend::detect(), HeadId::default())?;
             /// assert_eq!(codec.block_bytes(), spec.block_bytes(96));
             /// # Ok::<(), Error>(())
             /// ```
@@ -257,7 +257,7 @@ macro_rules! codecs {
                 self,
                 dim: usize,
                 backend: Backend,
-                stream: Stream,
+                head: HeadId,
             ) -> Result<alloc::boxed::Box<dyn Codec>, Error> {
                 if !WIDTHS.contains(&dim) {
                     return Err(Error::Width { actual: dim });
@@ -265,7 +265,7 @@ macro_rules! codecs {
                 self.check_built()?;
                 match self {
                     $(#[cfg(all($(feature = $feature)?))] Self::$variant(spec) => {
-                        Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, stream)?))
+                        Ok(alloc::boxed::Box::new(<$codec>::build(spec, dim, backend, head)?))
                     })*
                     #[allow(unreachable_patterns, reason = "a build with all codecs has no other pattern")]
                     _ => Err(ANOTHER_CODEC),
@@ -280,12 +280,12 @@ forward_codec!(() AnyCodec, self => self.as_codec());
 impl Build for AnyCodec {
     type Spec = CodecSpec;
 
-    fn build(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::build(spec, dim, backend, stream)
+    fn build(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, head)
     }
 
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::build(spec, dim, backend, stream)
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::build(spec, dim, backend, head)
     }
 }
 
@@ -298,14 +298,14 @@ pub trait Build: Codec + Sized {
     ///
     /// # Errors
     /// Errors of the codec's constructor.
-    fn build(spec: Self::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+    fn build(spec: Self::Spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error>;
 
     /// Builds the codec from a spec that may name any codec.
     ///
     /// # Errors
     /// * [`Error::Unsupported`] if the spec names another codec than this type.
     /// * Errors of [`build`](Self::build).
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error>;
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error>;
 }
 
 const ANOTHER_CODEC: Error = Error::Unsupported {
@@ -315,33 +315,33 @@ const ANOTHER_CODEC: Error = Error::Unsupported {
 impl<C: Build, const D: usize> Typed<C, D> {
     /// Builds the codec of a spec, for one head.
     ///
-    /// [`Stream`] has an example.
+    /// [`HeadId`] has an example.
     ///
     /// # Errors
     /// * [`Error::Width`] if the codec does not support the width `D`. Most codecs support those of
     ///   [`codebook::WIDTHS`](crate::codebook::WIDTHS).
     /// * [`Error::Value`] if a number of the spec is outside its range.
     /// * [`Error::Unsupported`] for combinations that the codec does not support at this width.
-    pub fn build(spec: C::Spec, backend: Backend, stream: Stream) -> Result<Self, Error> {
-        Self::new_with(C::build(spec, D, backend, stream)?)
+    pub fn build(spec: C::Spec, backend: Backend, head: HeadId) -> Result<Self, Error> {
+        Self::new_with(C::build(spec, D, backend, head)?)
     }
 }
 
 impl<C: Build, const D: usize> Build for Typed<C, D> {
     type Spec = C::Spec;
 
-    fn build(spec: C::Spec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    fn build(spec: C::Spec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if dim != D {
             return Err(Error::Width { actual: dim });
         }
-        Self::new_with(C::build(spec, D, backend, stream)?) // D, not dim: the compiler drops code for other widths
+        Self::new_with(C::build(spec, D, backend, head)?) // D, not dim: the compiler drops code for other widths
     }
 
-    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    fn from_spec(spec: CodecSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if dim != D {
             return Err(Error::Width { actual: dim });
         }
-        Self::new_with(C::from_spec(spec, D, backend, stream)?)
+        Self::new_with(C::from_spec(spec, D, backend, head)?)
     }
 }
 

@@ -10,10 +10,10 @@ const PAGE: usize = 64;
 /// Methods that take any number of rows, [`dim`](Codec::dim) values each, and return vectors.
 ///
 /// ```
-/// use octaplex::codecs::Stream;
+/// use octaplex::codecs::HeadId;
 /// use octaplex::{Backend, CodecSpec};
 /// let spec: CodecSpec = "int:bits=4,group=32".parse()?;
-/// let codec = spec.build_dyn(96, Backend::detect(), Stream::default())?;
+/// let codec = spec.build_dyn(96, Backend::detect(), HeadId::default())?;
 /// let blocks = codec.encode_rows(&[0.5; 2 * 96])?;
 /// assert_eq!(blocks.len(), 2 * codec.block_bytes());
 /// let scores = codec.score_rows(&[1.0; 96], &blocks)?;

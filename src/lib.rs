@@ -123,11 +123,11 @@ mod math;
 mod page;
 #[cfg(feature = "alloc")]
 mod profile;
+mod random;
 mod rotation;
 mod rows;
 mod sketch;
 mod spec;
-mod stream;
 mod typed;
 pub mod verify;
 

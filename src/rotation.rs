@@ -22,7 +22,7 @@
 use crate::Error;
 use crate::backend::Kernels;
 use crate::math::inverse_sqrt;
-use crate::stream::{Purpose, Stream};
+use crate::random::{HeadId, Purpose};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec, vec::Vec};
 use octaplex_arch::MAX_DIM;
@@ -73,24 +73,24 @@ impl Rotation {
         rounds: u8,
         seed: u64,
         purpose: Purpose,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if dim > MAX_DIM || octaplex_arch::hadamard::base(dim).is_none() {
             return Err(Error::Width { actual: dim });
         }
         let mut rotation = Self { rounds, scale: inverse_sqrt(dim), ..Self::identity(dim) };
-        stream.random(seed, purpose, 0).fill_sign_masks(&mut rotation.signs[..dim]);
+        head.random(seed, purpose, 0).fill_sign_masks(&mut rotation.signs[..dim]);
         Ok(rotation)
     }
 
     /// Creates a dense random rotation.
     #[cfg(feature = "alloc")]
-    pub(crate) fn haar(dim: usize, seed: u64, stream: Stream) -> Result<Self, Error> {
-        Ok(Self { dense: Some(Dense::haar(dim, seed, stream)), ..Self::identity(dim) })
+    pub(crate) fn haar(dim: usize, seed: u64, head: HeadId) -> Result<Self, Error> {
+        Ok(Self { dense: Some(Dense::haar(dim, seed, head)), ..Self::identity(dim) })
     }
 
     #[cfg(not(feature = "alloc"))]
-    pub(crate) fn haar(_dim: usize, _seed: u64, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn haar(_dim: usize, _seed: u64, _head: HeadId) -> Result<Self, Error> {
         Err(Error::Unsupported { why: "rotation=haar needs the feature alloc; use rotation=wht" })
     }
 
@@ -167,8 +167,8 @@ impl Dense {
     /// For each column k: x = A[k.., k], α = -sgn(x₀)·‖x‖, v = x - α·e₀, β = 2/v·v, A ← A -
     /// βv(vᵀA), Q ← Q - β(Qv)vᵀ. At the end, column k of Q is multiplied by sgn(R_kk), which makes
     /// Q uniform.
-    fn haar(dim: usize, seed: u64, stream: Stream) -> Self {
-        let mut random = stream.random(seed, Purpose::RotationMatrix, 0);
+    fn haar(dim: usize, seed: u64, head: HeadId) -> Self {
+        let mut random = head.random(seed, Purpose::RotationMatrix, 0);
         let mut a: Vec<f64> = Vec::with_capacity(dim * dim);
         while a.len() < dim * dim {
             a.extend(random.gaussian_pair());

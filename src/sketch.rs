@@ -17,12 +17,12 @@
 use crate::backend::Kernels;
 use crate::codec::query::QueryFormat;
 use crate::codec::scratch::with_scratch;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
 #[cfg(feature = "alloc")]
 use crate::rotation::multiply_columns;
 use crate::spec::{Key, Value, one_of, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
 use alloc::{boxed::Box, vec::Vec};
@@ -135,14 +135,14 @@ impl Sketch {
         dim: usize,
         seed: u64,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !(1..=3).contains(&spec.rounds) {
             return Err(SketchSpec::ROUNDS.error(0));
         }
         match spec.kind {
             SketchKind::Wht => {
-                let rotation = Rotation::wht(dim, spec.rounds, seed, Purpose::SketchSigns, stream)?;
+                let rotation = Rotation::wht(dim, spec.rounds, seed, Purpose::SketchSigns, head)?;
                 let scale = orthonormal_scale(dim) as f32;
                 Ok(Self { backend: backend.kernels(), transform: Transform::Wht(rotation), scale })
             }
@@ -151,7 +151,7 @@ impl Sketch {
             }
             #[cfg(feature = "alloc")]
             SketchKind::Gauss => {
-                let transform = gaussian(dim, seed, stream);
+                let transform = gaussian(dim, seed, head);
                 let scale = libm::sqrt(core::f64::consts::FRAC_PI_2) / dim as f64;
                 Ok(Self { backend: backend.kernels(), transform, scale: scale as f32 })
             }
@@ -253,8 +253,8 @@ fn orthonormal_scale(dim: usize) -> f64 {
 
 /// Draws the D×D matrix S row by row, rounded to f32.
 #[cfg(feature = "alloc")]
-fn gaussian(dim: usize, seed: u64, stream: Stream) -> Transform {
-    let mut random = stream.random(seed, Purpose::SketchMatrix, 0);
+fn gaussian(dim: usize, seed: u64, head: HeadId) -> Transform {
+    let mut random = head.random(seed, Purpose::SketchMatrix, 0);
     let mut matrix: Vec<f32> = Vec::with_capacity(dim * dim);
     while matrix.len() < dim * dim {
         matrix.extend(random.gaussian_pair().map(|x| x as f32));

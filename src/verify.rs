@@ -24,7 +24,7 @@ use crate::codec::Codec;
 use crate::codec::scratch::{bytes_of, words_for};
 use crate::codecs::AnyCodec;
 use crate::codecs::CODECS;
-use crate::stream::Stream;
+use crate::random::HeadId;
 use crate::{Attend, Backend, CodecSpec, Error, LayerConfig};
 use core::fmt;
 
@@ -123,7 +123,7 @@ pub fn check(name: &str, backend: Backend, memory: &mut [f32]) -> Result<Checksu
     for &(text, dim) in samples {
         let spec: CodecSpec = text.parse()?;
         first = first.or(Some((spec, dim)));
-        let built = AnyCodec::build(spec, dim, backend, Stream::default())?;
+        let built = AnyCodec::build(spec, dim, backend, HeadId::default())?;
         blocks.bytes(&codec(&built, SEED, memory)?.to_le_bytes());
     }
     let (spec, dim) = first.ok_or(Error::UnknownCodec { at: 0, allowed: CODECS })?;

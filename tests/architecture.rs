@@ -232,7 +232,7 @@ fn the_modules_of_src() {
         "rows.rs",
         "sketch.rs",
         "spec.rs",
-        "stream.rs",
+        "random.rs",
         "typed.rs",
         "verify.rs",
     ];

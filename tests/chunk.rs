@@ -6,7 +6,7 @@
 use crate::common::{Any, Random, bits, specs};
 use octaplex::cache::Center;
 use octaplex::chunk::{ChunkCodec, ChunkConfig, ChunkInfo, ChunkLayout, Dtype};
-use octaplex::codecs::{Role, Stream};
+use octaplex::codecs::{HeadId, Role};
 use octaplex::{Backend, CodecSpec, Error, KvCache, LayerConfig, bf16, f16};
 
 /// Numbers that need no floats to make, those of the golden codecs; exact in f16 and in bf16.
@@ -458,8 +458,8 @@ fn tensors_that_do_not_fit_are_refused() {
         let most = [fine[0], 65504.0, -65504.0].repeat(fine.len() / 3);
         assert!(matches!(codec.encode(&most), Err(Error::Page { layer: 7, .. })));
         // A row that is one large coordinate in the codec's basis is clipped, and its gain leaves f16.
-        let stream = Stream { layer: 7, role: Role::Values, head: 0 };
-        let values = Any::<32>::build(config.values, Backend::detect(), stream).unwrap();
+        let head = HeadId { layer: 7, role: Role::Values, head: 0 };
+        let values = Any::<32>::build(config.values, Backend::detect(), head).unwrap();
         let mut row = [0.0; 32];
         row[3] = 60_000.0;
         values.finish(&mut row);

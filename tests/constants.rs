@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::type_complexity, clippy::manual_range_contains)]
 
 use half::f16;
-use octaplex::codecs::{Codec, MAX_WEIGHT, Stream};
+use octaplex::codecs::{Codec, HeadId, MAX_WEIGHT};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// The one place that knows how a codec is built.
 fn codec(spec: &str, dim: usize, backend: Backend) -> Box<dyn Codec> {
-    spec.parse::<CodecSpec>().unwrap().build_dyn(dim, backend, Stream::default()).unwrap()
+    spec.parse::<CodecSpec>().unwrap().build_dyn(dim, backend, HeadId::default()).unwrap()
 }
 
 fn all_codecs() -> impl Iterator<Item = (&'static str, Backend)> {

@@ -9,7 +9,7 @@ use crate::common::{Random, Steps, build, decode_rows, encode_rows, signs};
 use crate::oracle::Marginal;
 use octaplex::CodecSpec;
 use octaplex::codebook::{LEVELS, WIDTHS};
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 
 /// The one table of tolerances, relative unless said otherwise.
 mod tolerance {
@@ -198,7 +198,7 @@ fn turboquant_equals_the_oracle_at_every_width() {
     for dim in WIDTHS {
         let marginal = Marginal::new(dim);
         let hadamard = crate::oracle::hadamard(dim);
-        let signs = signs(0, Stream::default(), dim);
+        let signs = signs(0, HeadId::default(), dim);
         let x = random.gaussians(60_000 / dim * dim);
         let exact = crate::oracle::to_f64(&x);
         let rotated: Vec<Vec<f64>> =

@@ -1,7 +1,7 @@
 //! What a build without some codecs says: run with any features of codecs (`ci/features.sh`).
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::codecs::{AnyCodec, Stream};
+use octaplex::codecs::{AnyCodec, HeadId};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// Every codec, and the feature that it needs to be chosen at run time.
@@ -27,7 +27,7 @@ fn a_codec_that_is_not_built_says_which_feature_it_needs() {
             let spec: CodecSpec = text.parse().unwrap();
             assert!(spec.block_bytes(*dim) > 0, "{text}");
             assert_eq!(spec.is_built(), enabled, "{text}");
-            let built = AnyCodec::build(spec, *dim, Backend::detect(), Stream::default());
+            let built = AnyCodec::build(spec, *dim, Backend::detect(), HeadId::default());
             match built.map(drop) {
                 Ok(()) => assert!(enabled, "{text}"),
                 Err(Error::Unsupported { why }) => {
@@ -36,7 +36,7 @@ fn a_codec_that_is_not_built_says_which_feature_it_needs() {
                 Err(other) => panic!("{text}: {other}"),
             }
             #[cfg(feature = "alloc")]
-            assert_eq!(spec.build_dyn(*dim, Backend::detect(), Stream::default()).is_ok(), enabled, "{text}");
+            assert_eq!(spec.build_dyn(*dim, Backend::detect(), HeadId::default()).is_ok(), enabled, "{text}");
         }
     }
 }

@@ -3,11 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Backend, Error};
 
 fn build(spec: &str) -> Any<32> {
-    Any::build(spec.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()
+    Any::build(spec.parse().unwrap(), Backend::detect(), HeadId::default()).unwrap()
 }
 
 /// One value's code and decoded value.

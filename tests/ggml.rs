@@ -5,13 +5,13 @@
 
 use crate::common::{Any, Random};
 use half::f16;
-use octaplex::codecs::{AnyCodec, Stream};
+use octaplex::codecs::{AnyCodec, HeadId};
 use octaplex::{Backend, Error};
 
 const TYPES: [&str; 4] = ["q8_0", "q5_0", "q4_0", "iq4_nl"];
 
 fn build<const D: usize>(spec: &str) -> Any<D> {
-    Any::build(spec.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()
+    Any::build(spec.parse().unwrap(), Backend::detect(), HeadId::default()).unwrap()
 }
 
 fn encode(spec: &str, x: &[f32; 32]) -> Vec<u8> {
@@ -238,7 +238,7 @@ fn scales_beyond_f16_are_refused_and_so_are_widths() {
     assert_eq!(row, [0xaa; 36]);
 
     let at =
-        |dim, spec: &str| AnyCodec::build(spec.parse().unwrap(), dim, Backend::detect(), Stream::default());
+        |dim, spec: &str| AnyCodec::build(spec.parse().unwrap(), dim, Backend::detect(), HeadId::default());
     assert!(matches!(at(80, "q4_0"), Err(Error::Unsupported { .. })));
     assert!(at(96, "q4_0").is_ok());
     for rotate in ["keys", "values"] {

@@ -281,23 +281,23 @@ const BLOCK_TOLERANCE: f64 = 2.7e-3;
 fn what_is_missing_is_said() {
     match gpu::Device::new(0) {
         Ok(device) => {
-            println!("{}, {:?}, {}", device.name(), device.maker(), device.architecture());
+            println!("{}, {:?}, {}", device.name(), device.vendor(), device.architecture());
             let none = gpu::Device::new(1000).unwrap_err();
-            assert!(matches!(none, gpu::Failure::NoCard { ordinal: 1000, .. }), "{none}");
-            assert_eq!(gpu::Device::of(device.maker(), 0).unwrap().name(), device.name());
+            assert!(matches!(none, gpu::Failure::NoGpu { ordinal: 1000, .. }), "{none}");
+            assert_eq!(gpu::Device::of(device.vendor(), 0).unwrap().name(), device.name());
         }
         Err(failure) => {
             println!("skipped: {failure}");
-            assert!(matches!(failure, gpu::Failure::NoDriver | gpu::Failure::NoCard { .. }), "{failure:?}");
+            assert!(matches!(failure, gpu::Failure::NoDriver | gpu::Failure::NoGpu { .. }), "{failure:?}");
         }
     }
     // Each that this is built for is named, and what to install.
     let text = gpu::Failure::NoDriver.to_string();
-    for (maker, what) in [(gpu::Maker::Nvidia, "libcuda.so"), (gpu::Maker::Amd, "libamdhip64.so")] {
-        let here = gpu::Maker::ALL.contains(&maker);
+    for (vendor, what) in [(gpu::Vendor::Nvidia, "libcuda.so"), (gpu::Vendor::Amd, "libamdhip64.so")] {
+        let here = gpu::Vendor::ALL.contains(&vendor);
         assert_eq!(text.contains(what), here, "{text}");
         if !here {
-            assert_eq!(gpu::Device::of(maker, 0).unwrap_err(), gpu::Failure::NoDriver);
+            assert_eq!(gpu::Device::of(vendor, 0).unwrap_err(), gpu::Failure::NoDriver);
         }
     }
 }
@@ -564,7 +564,7 @@ fn what_is_refused() {
     let odd = gpu::Layer::new(&device, &groups, 1, 1000);
     assert!(matches!(odd, Err(gpu::Error::Library(Error::Unsupported { .. }))), "{odd:?}");
     let huge = gpu::Layer::new(&device, &four_bits(LayerConfig::new(1024, 128, 1 << 30)), 1, 1 << 30);
-    assert!(matches!(huge, Err(gpu::Error::Card(gpu::Failure::Memory { .. }))), "{huge:?}");
+    assert!(matches!(huge, Err(gpu::Error::Device(gpu::Failure::Memory { .. }))), "{huge:?}");
 
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);
     let (layer, queries) = (case.layer(), case.queries());

@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use chacha20::ChaCha8Rng;
-use octaplex::codecs::{Additive, AdditiveSpec, AnyCodec, ChunkPacking, Hqmq, HqmqSpec, Secondary, Stream};
+use octaplex::codecs::{Additive, AdditiveSpec, AnyCodec, ChunkPacking, HeadId, Hqmq, HqmqSpec, Secondary};
 use octaplex::{Backend, CodecSpec, Error};
 use rand_core::{Rng, SeedableRng};
 
@@ -14,7 +14,7 @@ fn spec(text: &str) -> HqmqSpec {
 }
 
 fn codec<const D: usize>(text: &str) -> Hqmq<D> {
-    Hqmq::build(spec(text), Backend::detect(), Stream::default()).unwrap()
+    Hqmq::build(spec(text), Backend::detect(), HeadId::default()).unwrap()
 }
 
 struct Source(ChaCha8Rng);
@@ -116,7 +116,7 @@ fn distortion_of_sets() {
 #[test]
 fn products_beat_sums() {
     let CodecSpec::Additive(spec) = "additive:k=24,r=3".parse().unwrap() else { panic!() };
-    let sums = Additive::<128>::build(spec, Backend::detect(), Stream::default()).unwrap();
+    let sums = Additive::<128>::build(spec, Backend::detect(), HeadId::default()).unwrap();
     let (mut source, mut block) = (Source::new(7), vec![0; sums.block_bytes()]);
     let (mut error, mut energy) = (0.0, 0.0);
     for _ in 0..50 {
@@ -138,9 +138,9 @@ fn widths_are_padded() {
     assert_eq!(codec.block_bytes(), spec("hqmq").block_bytes(48));
     let d = distortion(&codec, 500);
     assert!((0.010..0.018).contains(&d), "{d}");
-    let rotated = Hqmq::<45>::build(spec("hqmq:rotate=true"), Backend::detect(), Stream::default());
+    let rotated = Hqmq::<45>::build(spec("hqmq:rotate=true"), Backend::detect(), HeadId::default());
     assert!(matches!(rotated, Err(Error::Width { actual: 45 })));
-    let wide = Hqmq::<577>::build(spec("hqmq"), Backend::detect(), Stream::default());
+    let wide = Hqmq::<577>::build(spec("hqmq"), Backend::detect(), HeadId::default());
     assert!(matches!(wide, Err(Error::Width { actual: 577 })));
 }
 
@@ -148,17 +148,17 @@ fn widths_are_padded() {
 #[test]
 fn sets_belong_to_heads() {
     let x: [f32; 64] = Source::new(4).vector();
-    let bytes = |text: &str, stream: Stream| {
+    let bytes = |text: &str, stream: HeadId| {
         let codec = Hqmq::<64>::build(spec(text), Backend::detect(), stream).unwrap();
         let mut block = vec![0; codec.block_bytes()];
         codec.encode(&x, &mut block).unwrap();
         block
     };
-    let head = Stream { head: 1, ..Stream::default() };
-    assert_ne!(bytes("hqmq", Stream::default()), bytes("hqmq", head));
-    assert_ne!(bytes("hqmq", Stream::default()), bytes("hqmq:seed=1", Stream::default()));
+    let head = HeadId { head: 1, ..HeadId::default() };
+    assert_ne!(bytes("hqmq", HeadId::default()), bytes("hqmq", head));
+    assert_ne!(bytes("hqmq", HeadId::default()), bytes("hqmq:seed=1", HeadId::default()));
     let optimised = "hqmq:secondary=optimised";
-    assert_eq!(bytes(optimised, Stream::default()), bytes(optimised, head));
+    assert_eq!(bytes(optimised, HeadId::default()), bytes(optimised, head));
 }
 
 #[test]
@@ -178,13 +178,13 @@ fn specs_say_what_is_possible() {
             continue;
         }
         assert_eq!(forced.block_bytes(64), 0);
-        let refused = Hqmq::<64>::build(forced, Backend::detect(), Stream::default()).map(drop);
+        let refused = Hqmq::<64>::build(forced, Backend::detect(), HeadId::default()).map(drop);
         assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("packing=index")));
     }
     for text in ["hqmq:s=0", "hqmq:s=256", "hqmq:r=1", "hqmq:r=7", "hqmq:med=256"] {
         assert!(matches!(text.parse::<CodecSpec>(), Err(Error::Value { .. })), "{text}");
     }
-    let build = |spec| Hqmq::<64>::build(spec, Backend::detect(), Stream::default()).map(drop);
+    let build = |spec| Hqmq::<64>::build(spec, Backend::detect(), HeadId::default()).map(drop);
     let wrong = HqmqSpec::new(12, 4).secondary(Secondary::Optimised);
     assert!(matches!(build(wrong), Err(Error::Unsupported { .. })));
     assert_eq!(wrong.block_bytes(64), 0);
@@ -197,7 +197,7 @@ fn specs_say_what_is_possible() {
 fn sums_are_refused_beside_their_ranges() {
     let build = |entries, radius_bits, dim| {
         let spec = CodecSpec::Additive(AdditiveSpec::new(entries, radius_bits));
-        AnyCodec::build(spec, dim, Backend::detect(), Stream::default()).map(drop)
+        AnyCodec::build(spec, dim, Backend::detect(), HeadId::default()).map(drop)
     };
     #[cfg(feature = "alloc")]
     assert_eq!(build(1024, 6, 64), Ok(()));

@@ -1,7 +1,7 @@
 //! OCTOPUS against its definition: sizes, distortions, scores, the paper's tables, hostile bytes.
 
 use octaplex::codebook::{octahedral_coordinates, triplet_radii};
-use octaplex::codecs::{AnyCodec, Stream, Typed};
+use octaplex::codecs::{AnyCodec, HeadId, Typed};
 use octaplex::{Backend, CodecSpec, Error};
 
 type Any<const D: usize> = Typed<AnyCodec, D>;
@@ -30,7 +30,7 @@ impl Gaussian {
 
 fn codec<const D: usize>(spec: &str) -> Any<D> {
     let spec = spec.parse().expect("a spec");
-    Any::build(spec, Backend::detect(), Stream::default()).expect("a codec")
+    Any::build(spec, Backend::detect(), HeadId::default()).expect("a codec")
 }
 
 /// What the paper's tables report, over `keys` Gaussian keys and `queries` Gaussian queries.

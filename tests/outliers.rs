@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random, Steps, bits, try_build};
-use octaplex::codecs::{Codec, Hqmq, Int, Stream, Typed};
+use octaplex::codecs::{Codec, HeadId, Hqmq, Int, Typed};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// Both codecs, with whole chunks of flags and without, with and without a rotation.
@@ -17,7 +17,7 @@ const SPECS: [(&str, usize); 7] = [
 ];
 
 fn codec<const D: usize>(text: &str) -> Any<D> {
-    Any::build(text.parse().unwrap(), Backend::detect(), Stream::default()).unwrap()
+    Any::build(text.parse().unwrap(), Backend::detect(), HeadId::default()).unwrap()
 }
 
 /// The whole page, with the proof that nothing behind it was touched.
@@ -96,7 +96,7 @@ fn outliers_are_kept_exactly() {
     check_exactness(&codec::<128>("int:med=3"), 4e-3);
     check_exactness(&codec::<80>("int:bits=5,group=16,med=3"), 2e-2);
     let CodecSpec::Hqmq(spec) = "hqmq:s=192,med=3,packing=index".parse().unwrap() else { panic!() };
-    check_exactness(&Hqmq::<45>::build(spec, Backend::detect(), Stream::default()).unwrap(), 1e-3);
+    check_exactness(&Hqmq::<45>::build(spec, Backend::detect(), HeadId::default()).unwrap(), 1e-3);
 }
 
 /// What outliers do to integers without them: the scale of a token is theirs.
@@ -113,7 +113,7 @@ fn integers_gain_from_outliers_that_are_kept() {
     let gain = small_errors("int") / small_errors("int:med=3");
     assert!(gain > 50.0, "the small values gain a factor of {gain}");
     let CodecSpec::Int(spec) = "int:asymmetric=true,med=3".parse().unwrap() else { panic!() };
-    let refused = Int::<128>::build(spec, Backend::detect(), Stream::default()).map(drop);
+    let refused = Int::<128>::build(spec, Backend::detect(), HeadId::default()).map(drop);
     assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("asymmetric=false")));
 }
 
@@ -188,7 +188,7 @@ fn refused(codec: &Any<80>, bytes: &[u8]) -> Error {
 fn corrupt_blocks_are_counted_over_pages() {
     for text in ["hqmq:med=3", "int:med=3"] {
         let spec: CodecSpec = text.parse().unwrap();
-        let codec = spec.build_dyn(80, Backend::detect(), Stream::default()).unwrap();
+        let codec = spec.build_dyn(80, Backend::detect(), HeadId::default()).unwrap();
         let rows = with_outliers(80, 130, &mut Random::new(10));
         let mut blocks = codec.encode_rows(&rows).unwrap();
         let second_page = codec.encode_rows(&rows[..64 * 80]).unwrap().len();

@@ -7,7 +7,7 @@ use crate::common::{
 };
 use half::f16;
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{self, Codec, IntSpec, Stream, Typed};
+use octaplex::codecs::{self, Codec, HeadId, IntSpec, Typed};
 use octaplex::{Backend, CodecSpec};
 use octaplex_arch::{Backend as Kernels, Packing};
 use proptest::prelude::*;
@@ -230,7 +230,7 @@ fn scores_are_products_with_the_decoded_vectors() {
 fn chunk_deviation(spec: CodecSpec, dim: usize, query: &[f64]) -> impl Fn(&[f64]) -> f64 {
     let basis = match spec {
         CodecSpec::Hqmq(spec) if spec.rotate => {
-            Some((crate::oracle::hadamard(dim), signs(spec.seed, Stream::default(), dim)))
+            Some((crate::oracle::hadamard(dim), signs(spec.seed, HeadId::default(), dim)))
         }
         _ => None,
     };
@@ -257,7 +257,7 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
         let rotated = crate::oracle::rotate(&crate::oracle::hadamard(dim), signs, rounds.into(), query);
         (rotated.iter().fold(0.0, |max: f64, x| max.max(x.abs())), rotated)
     };
-    let head = Stream::default();
+    let head = HeadId::default();
     match spec {
         CodecSpec::TurboQuant(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
         CodecSpec::Trellis(spec) => peak(&signs(spec.seed, head, dim), spec.rounds, query).0,
@@ -415,7 +415,7 @@ fn zeros_after_the_rotation_are_positive() {
         (x[0], x[1]) = (-1.0, 1.0);
         let rotated = crate::oracle::rotate(
             &crate::oracle::hadamard(width),
-            &signs(0, Stream::default(), width),
+            &signs(0, HeadId::default(), width),
             1,
             &crate::oracle::to_f64(&x),
         );
@@ -492,68 +492,68 @@ fn a_codec_chosen_at_run_time_is_the_concrete_codec() {
     let mut x = || -> [f32; 96] { core::array::from_fn(|_| random.gaussian()) };
     for spec in specs() {
         let (x, q) = (x(), x());
-        let Ok(any) = Any::<96>::build(spec, backend, Stream::default()) else { continue };
+        let Ok(any) = Any::<96>::build(spec, backend, HeadId::default()) else { continue };
         let any_answers = answers(&any, &x, &q);
         let concrete = match spec {
             CodecSpec::TurboQuant(s) => {
-                answers(&codecs::TurboQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::TurboQuant::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::TurboQuantQjl(s) => {
-                answers(&codecs::TurboQuantQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::TurboQuantQjl::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::Octopus(s) => {
-                answers(&codecs::Octopus::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Octopus::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::OctopusQjl(s) => {
-                answers(&codecs::OctopusQjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::OctopusQjl::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::Qjl(s) => {
-                answers(&codecs::Qjl::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Qjl::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::PolarQuant(s) => {
-                answers(&codecs::PolarQuant::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::PolarQuant::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::Tq3(s) => {
-                answers(&codecs::Tq3::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Tq3::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::Int(s) => {
-                answers(&codecs::Int::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Int::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::Q8_0(s) => answers(
-                &codecs::Ggml::<96, codecs::Q8_0Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::Ggml::<96, codecs::Q8_0Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Q5_0(s) => answers(
-                &codecs::Ggml::<96, codecs::Q5_0Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::Ggml::<96, codecs::Q5_0Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Q4_0(s) => answers(
-                &codecs::Ggml::<96, codecs::Q4_0Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::Ggml::<96, codecs::Q4_0Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Iq4Nl(s) => answers(
-                &codecs::Ggml::<96, codecs::Iq4NlSpec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::Ggml::<96, codecs::Iq4NlSpec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Fp8(s) => {
-                answers(&codecs::Fp8::<96>::build(s, backend, Stream::default()).unwrap(), &x, &q)
+                answers(&codecs::Fp8::<96>::build(s, backend, HeadId::default()).unwrap(), &x, &q)
             }
             CodecSpec::F16(s) => answers(
-                &codecs::FloatRows::<96, codecs::F16Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::FloatRows::<96, codecs::F16Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::Bf16(s) => answers(
-                &codecs::FloatRows::<96, codecs::Bf16Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::FloatRows::<96, codecs::Bf16Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
             CodecSpec::F32(s) => answers(
-                &codecs::FloatRows::<96, codecs::F32Spec>::build(s, backend, Stream::default()).unwrap(),
+                &codecs::FloatRows::<96, codecs::F32Spec>::build(s, backend, HeadId::default()).unwrap(),
                 &x,
                 &q,
             ),
@@ -572,7 +572,7 @@ fn a_codec_of_run_time_width_is_the_same_codec() {
         for codec in build_all(spec, Backend::detect()) {
             let dim = codec.dim();
             let rows = random.gaussians(70 * dim); // more than a page of 64
-            let dynamic = spec.build_dyn(dim, Backend::detect(), Stream::default()).unwrap();
+            let dynamic = spec.build_dyn(dim, Backend::detect(), HeadId::default()).unwrap();
             assert_eq!(
                 (dynamic.dim(), dynamic.block_bytes(), dynamic.query_len()),
                 (dim, codec.block_bytes(), codec.query_len())

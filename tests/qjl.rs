@@ -3,12 +3,12 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Backend, CodecSpec};
 
 fn build<const D: usize>(spec: &str) -> Any<D> {
     let spec: CodecSpec = spec.parse().unwrap();
-    Any::build(spec, Backend::detect(), Stream::default()).unwrap()
+    Any::build(spec, Backend::detect(), HeadId::default()).unwrap()
 }
 
 fn gaussian<const D: usize>(random: &mut Random) -> [f32; D] {
@@ -214,5 +214,5 @@ fn specs_print_and_parse() {
     assert!("turboquant-qjl:bits=1".parse::<CodecSpec>().is_err());
     assert!("qjl:sketch_rounds=4".parse::<CodecSpec>().is_err());
     let spec: CodecSpec = "qjl:sketch=gauss,sketch_rounds=3".parse().unwrap();
-    assert!(Any::<64>::build(spec, Backend::SCALAR, Stream::default()).is_err());
+    assert!(Any::<64>::build(spec, Backend::SCALAR, HeadId::default()).is_err());
 }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Random, bits};
 use octaplex::chunk::{ChunkCodec, ChunkConfig};
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Backend, CodecSpec, KvCache, LayerConfig};
 
 /// What a function gives in a pool of so many threads.
@@ -54,7 +54,7 @@ fn an_append_that_fails_leaves_no_trace() {
 #[test]
 fn rows_have_the_first_pages_error() {
     let spec: CodecSpec = "turboquant".parse().unwrap();
-    let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).unwrap();
+    let codec = spec.build_dyn(64, Backend::detect(), HeadId::default()).unwrap();
     let mut rows = Random::new(9).gaussians(40 * 64 * 64);
     let alone = with(1, || codec.encode_rows(&rows));
     assert!(alone.is_ok() && with(8, || codec.encode_rows(&rows)) == alone);

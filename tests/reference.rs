@@ -13,7 +13,7 @@ use lean_page::{
 };
 use octaplex::chunk::{ChunkCodec, ChunkConfig};
 use octaplex::codebook::TRELLIS_STATES;
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Backend, CodecSpec, KvCache, LayerConfig, f16};
 
 /// The width, centroids and states of keys, those of values, heads, tokens of a page, seed, layer, balance.
@@ -310,7 +310,7 @@ fn rows_with_ties() {
         }
         let code = Code::new(dim, (levels, states), 0, 0, 0);
         let spec: CodecSpec = format!("trellis:m={levels},states={states}").parse().unwrap();
-        let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).unwrap();
+        let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default()).unwrap();
         let (mut block, mut decoded, mut encoded) = (vec![0; codec.block_bytes()], vec![0.0; dim], 0);
         for (number, x) in rows.iter().enumerate() {
             // What f16 cannot hold is left out of the reference.

@@ -6,7 +6,7 @@
 use crate::common::{Any, Random, build, signs};
 use crate::oracle::{Marginal, Matrix};
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{Role, Stream};
+use octaplex::codecs::{HeadId, Role};
 use octaplex::{Backend, CodecSpec};
 
 #[test]
@@ -84,7 +84,7 @@ fn rotations_equal_the_dense_matrix_both_ways() {
     let mut random = Random::new(1);
     for width in WIDTHS {
         let h = crate::oracle::hadamard(width);
-        let signs = signs(random.word(), Stream::default(), width);
+        let signs = signs(random.word(), HeadId::default(), width);
         let x = random.gaussians(width);
         let exact = crate::oracle::rotate(&h, &signs, 1, &crate::oracle::to_f64(&x));
         let norm = crate::oracle::dot(&exact, &exact).sqrt();
@@ -134,7 +134,7 @@ fn codecs_rotate_by_the_seeds_signs_and_hadamards_matrix() {
             ("int:rotate=true,seed=5", 5, 1),
         ] {
             let codec = build(spec, width);
-            let signs = signs(seed, Stream::default(), width);
+            let signs = signs(seed, HeadId::default(), width);
             // R⁻¹ of the forward rotation of x is x.
             let x: Vec<f64> = (0..width).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect();
             let rotated = crate::oracle::rotate(&h, &signs, rounds, &x);
@@ -151,10 +151,10 @@ fn codecs_rotate_by_the_seeds_signs_and_hadamards_matrix() {
 fn every_head_has_a_rotation_of_its_own() {
     let spec: CodecSpec = "turboquant:seed=4".parse().unwrap();
     let heads = [
-        Stream::default(),
-        Stream { layer: 1, ..Stream::default() },
-        Stream { head: 1, ..Stream::default() },
-        Stream { role: Role::Values, ..Stream::default() },
+        HeadId::default(),
+        HeadId { layer: 1, ..HeadId::default() },
+        HeadId { head: 1, ..HeadId::default() },
+        HeadId { role: Role::Values, ..HeadId::default() },
     ];
     for head in heads {
         let codec = Any::<128>::build(spec, Backend::detect(), head).unwrap();
@@ -212,7 +212,7 @@ fn haar_rotations_are_the_q_of_the_seeds_gaussians() {
         if width > 192 {
             continue; // Gram and Schmidt take D³
         }
-        let mut words = crate::common::stream(2, Stream::default(), 1);
+        let mut words = crate::common::stream(2, HeadId::default(), 1);
         let mut unit = || (words() >> 11) as f64;
         let mut gaussians = Vec::new();
         while gaussians.len() < width * width {

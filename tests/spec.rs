@@ -4,7 +4,7 @@
 //! tested here without a line.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::codecs::{AnyCodec, Key, Stream};
+use octaplex::codecs::{AnyCodec, HeadId, Key};
 use octaplex::{Backend, CodecSpec, Error};
 use proptest::prelude::*;
 
@@ -335,7 +335,7 @@ fn bits_of_the_trellis_are_another_name_of_m() {
 fn widths_are_refused_by_every_codec() {
     for (codec, dim) in CodecSpec::all().iter().flat_map(|codec| [0, 66, 580].map(|dim| (codec, dim))) {
         let spec: CodecSpec = codec.name.parse().unwrap();
-        let refused = AnyCodec::build(spec, dim, Backend::detect(), Stream::default()).map(drop);
+        let refused = AnyCodec::build(spec, dim, Backend::detect(), HeadId::default()).map(drop);
         assert_eq!(refused, Err(Error::Width { actual: dim }), "{}", codec.name);
     }
 }

@@ -6,14 +6,14 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random};
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Backend, CodecSpec, Error};
 
 const SPECS: [&str; 2] = ["tq3_0", "tq3_0:variant=3bit"];
 
 fn build<const D: usize>(spec: &str) -> Any<D> {
     let spec: CodecSpec = spec.parse().unwrap();
-    Any::build(spec, Backend::detect(), Stream::default()).unwrap()
+    Any::build(spec, Backend::detect(), HeadId::default()).unwrap()
 }
 
 /// The rules in words, one step after the other, for one block.
@@ -132,7 +132,7 @@ fn the_rules_hold_at_every_magnitude() {
     for spec in SPECS {
         for backend in Backend::available() {
             let spec_value: CodecSpec = spec.parse().unwrap();
-            let codec = Any::<32>::build(spec_value, backend, Stream::default()).unwrap();
+            let codec = Any::<32>::build(spec_value, backend, HeadId::default()).unwrap();
             for round in 0..4096 {
                 let exponent = random.below(165) as i32 - 150;
                 let factor = libm::exp2(f64::from(exponent)) as f32;
@@ -255,6 +255,6 @@ fn bad_input_and_bad_bytes_are_errors() {
         assert!(block.chunks(14).all(|b| b[..8] == [zero; 8] && b[8..12] == [0xff; 4] && b[12..] == [0, 0]));
     }
     let spec: CodecSpec = "tq3_0".parse().unwrap();
-    assert!(Any::<80>::build(spec, Backend::SCALAR, Stream::default()).is_err());
+    assert!(Any::<80>::build(spec, Backend::SCALAR, HeadId::default()).is_err());
     assert_eq!(spec.block_bytes(128), 56);
 }

@@ -7,7 +7,7 @@ use crate::common::{Random, build, decode_rows, encode_rows, share, signs, try_b
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
 #[cfg(feature = "alloc")]
 use octaplex::codecs::Codec; // methods of boxed codecs
-use octaplex::codecs::{Stream, Trellis, TrellisSpec};
+use octaplex::codecs::{HeadId, Trellis, TrellisSpec};
 use octaplex::{Backend, CodecSpec};
 
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
@@ -140,7 +140,7 @@ fn blocks_say_what_the_definition_says_and_the_search_finds_the_least_error() {
                 let what = format!("{states} x {levels} at {dim}");
                 assert!((f64::from(*acc) - deviation * centroid).abs() < 2e-3 * deviation, "{what}: {acc}");
             }
-            let z = crate::oracle::rotate(&h, &signs(0, Stream::default(), dim), 1, &x);
+            let z = crate::oracle::rotate(&h, &signs(0, HeadId::default(), dim), 1, &x);
             let y: Vec<f64> = z.iter().map(|z| z / deviation).collect();
             let error: f64 = y.iter().zip(&centroids).map(|(y, c)| (y - c) * (y - c)).sum();
             let least = book.least_error(&y);
@@ -328,7 +328,7 @@ fn planes_name_the_value_that_is_not_finite() {
 #[test]
 fn a_small_machine_encodes_in_16_kib() {
     let spec = TrellisSpec::new(4, 8);
-    let codec = Trellis::<128>::build(spec, Backend::SCALAR, Stream::default()).unwrap();
+    let codec = Trellis::<128>::build(spec, Backend::SCALAR, HeadId::default()).unwrap();
     let x: [f32; 128] = Random::new(74).gaussians(128).try_into().unwrap();
     let mut expected = [0; 50];
     codec.encode(&x, &mut expected).unwrap();

@@ -4,7 +4,7 @@
 
 use crate::common::{Any, Random, Steps, adversarial, build, build_all, encode_rows, name_of, specs};
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{Codec, Int, IntSpec, Stream, TurboQuant, TurboQuantSpec};
+use octaplex::codecs::{Codec, HeadId, Int, IntSpec, TurboQuant, TurboQuantSpec};
 use octaplex::{Backend, CodecSpec, Error};
 
 const PATTERN: u8 = 0xa7;
@@ -385,7 +385,7 @@ fn infinite_scales_are_corrupt_wherever_they_are() {
 #[test]
 fn impossible_specs_are_refused() {
     let backend = Backend::detect();
-    let turboquant = |spec| TurboQuant::<64>::build(spec, backend, Stream::default()).map(|_| ());
+    let turboquant = |spec| TurboQuant::<64>::build(spec, backend, HeadId::default()).map(|_| ());
     for levels in [0, 1, 7, 9, 11, 18, 20, 24, 255, 257, 512, 65535] {
         let spec = TurboQuantSpec::default().levels(levels);
         assert!(matches!(turboquant(spec), Err(Error::Value { .. })), "{levels} levels");
@@ -397,7 +397,7 @@ fn impossible_specs_are_refused() {
     for bits in [0, 9, 15, 16, 17, 32, 255] {
         assert!(matches!(TurboQuant::<64>::new(bits), Err(Error::Value { key: "bits", .. })), "{bits} bits");
     }
-    let int = |spec| Int::<80>::build(spec, backend, Stream::default()).map(|_| ());
+    let int = |spec| Int::<80>::build(spec, backend, HeadId::default()).map(|_| ());
     for bits in [0, 1, 9, 32, 33, 255] {
         let spec = IntSpec::new(bits);
         assert!(matches!(int(spec), Err(Error::Value { key: "bits", .. })), "{bits} bits");
@@ -412,7 +412,7 @@ fn impossible_specs_are_refused() {
     }
     for spec in specs() {
         fn refused<const D: usize>(spec: CodecSpec) {
-            let error = Any::<D>::build(spec, Backend::detect(), Stream::default()).map(|_| ());
+            let error = Any::<D>::build(spec, Backend::detect(), HeadId::default()).map(|_| ());
             assert_eq!(error, Err(Error::Width { actual: D }), "{spec}");
         }
         refused::<1>(spec);
@@ -422,12 +422,12 @@ fn impossible_specs_are_refused() {
         refused::<1024>(spec);
         #[cfg(feature = "alloc")]
         for dim in [0, 1, 16, 100, 127, 1024, usize::MAX] {
-            let error = spec.build_dyn(dim, backend, Stream::default()).map(|_| ());
+            let error = spec.build_dyn(dim, backend, HeadId::default()).map(|_| ());
             assert_eq!(error, Err(Error::Width { actual: dim }), "{spec}");
         }
     }
     let haar = "turboquant:rotation=haar,rounds=2".parse().unwrap();
-    assert!(matches!(Any::<64>::build(haar, backend, Stream::default()), Err(Error::Unsupported { .. })));
+    assert!(matches!(Any::<64>::build(haar, backend, HeadId::default()), Err(Error::Unsupported { .. })));
 }
 
 /// Sizes of specs that no codec is built from do not panic either.
@@ -452,7 +452,7 @@ fn sizes_of_impossible_specs_are_numbers() {
 fn codecs_of_run_time_width_refuse_the_same() {
     let mut random = Random::new(32);
     for spec in specs() {
-        let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).unwrap();
+        let codec = spec.build_dyn(64, Backend::detect(), HeadId::default()).unwrap();
         let mut rows = random.gaussians(130 * 64);
         let blocks = codec.encode_rows(&rows).unwrap();
         assert!(matches!(codec.encode_rows(&rows[1..]), Err(Error::Length { expected: 64, .. })));

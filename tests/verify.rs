@@ -4,7 +4,7 @@
 
 use crate::common::four_bits;
 use octaplex::cache::LayerCache;
-use octaplex::codecs::{AnyCodec, Codec, Stream, TurboQuant};
+use octaplex::codecs::{AnyCodec, Codec, HeadId, TurboQuant};
 use octaplex::verify::{
     Checksums, MEMORY, SEED, cases, check, codec, codec_memory, expected, layer, layer_memory,
 };
@@ -46,7 +46,7 @@ fn every_codec_and_width_is_a_case() {
     for (text, dim) in cases() {
         let spec: CodecSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text, "cases are canonical");
-        AnyCodec::build(spec, dim, Backend::SCALAR, Stream::default()).unwrap();
+        AnyCodec::build(spec, dim, Backend::SCALAR, HeadId::default()).unwrap();
     }
     specs.sort_unstable();
     specs.dedup();

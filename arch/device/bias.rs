@@ -1,4 +1,4 @@
-//! What is added to logits.
+//! Biases: numbers that are added to logits.
 
 use super::driver::Buffer;
 use super::failure::Failure;
@@ -9,14 +9,16 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 impl Paged {
-    /// Biases of the next call, which is of some sequences: of each as many rows as there are query heads, or one for all of them, each as long as the
-    /// sequence has positions now.
+    /// Copies the biases of the next call, which is for sequences `of`, to the GPU.
+    ///
+    /// Each sequence has `rows` rows: one, or one for each query head. A row has one value for each
+    /// position that the sequence has now.
     ///
     /// # Errors
-    /// What the driver refuses, [`Failure::Memory`].
+    /// Errors of the driver; [`Failure::Memory`].
     ///
     /// # Panics
-    /// For another length.
+    /// Panics for another length.
     pub fn set_bias(&mut self, values: &[f32], rows: usize, of: Range<usize>) -> Result<(), Failure> {
         let mut next = 0;
         let starts = self.positions[of.clone()].iter().map(|count| {
@@ -37,7 +39,7 @@ impl Paged {
                 rows: 0,
             }),
         };
-        // Nobody asks for what was written in part.
+        // If a write fails, these biases match no call.
         held.positions.clear();
         held.values.write(0, values)?;
         held.starts.write(0, &starts)?;
@@ -45,7 +47,7 @@ impl Paged {
         Ok(())
     }
 
-    /// What a call of so many query heads on some sequences reads: nothing, or what was set for their positions.
+    /// Returns what a call reads: the biases for the positions of these sequences, or nothing.
     pub(super) fn bias(&self, attention: &Attention, query_heads: usize, of: &Range<usize>) -> Bias {
         let held = self.bias.as_ref().filter(|_| attention.biased);
         let Some(held) = held else {

@@ -1,4 +1,11 @@
-//! Attention of blocks of queries on a card.
+//! Attention of blocks of queries on a GPU.
+//!
+//! ```text
+//! measure   the largest key of each head ──► scales           ask      queries ──► f16, rotated
+//!                                      ┌────────────────── for each group of tiles ──────────────┐
+//! unfold    pages, exact tokens ──► tiles of 64 tokens in f16     block   tiles × queries ──► parts
+//! finish    parts ──► output
+//! ```
 
 use super::compile::{PORTABLE, Source, load};
 use super::driver::{Buffer, CallerStream, Kernels, time};
@@ -16,60 +23,60 @@ const UNFOLD: usize = 2;
 const BLOCK: usize = 3;
 const FINISH: usize = 4;
 
-/// Rows that a block of threads takes.
+/// Rows of queries that a block of threads takes.
 const ROWS: usize = 128;
-/// Tokens of a tile, and tiles that kernels take at once at most.
+/// Tokens of a tile, and the maximum of tiles at a time.
 const TILE: usize = 64;
 const TILES_AT_ONCE: usize = 512;
-/// Bytes of tokens in f16 at once, unless one tile of all heads has more.
+/// Bytes of decoded tokens in f16 at a time, if they are more than one tile of all heads.
 const TOKEN_BYTES: usize = 1 << 28;
 
-/// Where queries are.
+/// Queries and where they are.
 #[derive(Clone, Copy, Debug)]
 pub enum Queries<'a> {
     /// On the host.
     Host(&'a [f32]),
-    /// On the card.
-    Card(DeviceSlice),
+    /// On the GPU.
+    Device(DeviceSlice),
 }
 
 impl Queries<'_> {
-    /// How many floats.
+    /// Returns the number of floats.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Host(queries) => queries.len(),
-            Self::Card(queries) => queries.len(),
+            Self::Device(queries) => queries.len(),
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Queries of all sequences.
+/// A block of queries of some sequences.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    /// Which sequences: the first, and how many.
+pub struct QueryBlock<'a> {
+    /// The first sequence, and their number.
     pub of: (usize, usize),
     /// \[sequences]\[query heads]\[queries]\[width].
     pub queries: Queries<'a>,
-    /// Of each sequence.
+    /// Query heads of each sequence.
     pub query_heads: usize,
-    /// Of each head, at consecutive positions.
+    /// Queries of each head, at consecutive positions.
     pub each: usize,
-    /// Position of the first; otherwise the last is at a sequence's newest token.
+    /// Position of the first query. With `None` the last query is at the sequence's newest token.
     pub position: Option<u64>,
-    /// A logit of each query head, if the attention has any.
+    /// A logit of each query head, if attention uses them.
     pub sink_logits: &'a [f32],
-    /// Tiles of 64 tokens that a sequence has at most: those of pages, of sinks, of the window.
+    /// The largest number of tiles of a sequence: of pages, sinks and window, 64 tokens each.
     pub tiles: usize,
 }
 
-/// What one call works in.
+/// The buffers of one call.
 struct Work {
     queries: Buffer<f32>,
     output: Buffer<f32>,
@@ -95,7 +102,7 @@ impl Paged {
         }
         let mut numbers = self.numbers();
         numbers.whole.push(("OPTIONS", options as u32));
-        // Hopper's products of four warps are of no other card: its target has a name of its own.
+        // Only Hopper has matrix products of four warps; its target for them is `sm_90a`.
         let of_hopper = self.target == "sm_90";
         let target = if of_hopper { "sm_90a" } else { &self.target };
         let mut kernels = load(&self.device, Source::Block, target, &numbers, &NAMES)?;
@@ -105,7 +112,7 @@ impl Paged {
         Ok(kernels)
     }
 
-    /// Keys and values of a tile in f16.
+    /// Returns the bytes of a tile's keys and values in f16.
     fn tile_bytes(&self) -> usize {
         2 * TILE * self.row() * 2
     }
@@ -114,21 +121,21 @@ impl Paged {
         sides(self.row())
     }
 
-    /// Coordinates of a row as products take it.
+    /// Returns the coordinates of a row in matrix products.
     fn row(&self) -> usize {
         self.shape.dim.next_multiple_of(64)
     }
 
-    fn block_work(&self, asked: &Asked) -> Result<Work, Failure> {
+    fn block_work(&self, asked: &QueryBlock) -> Result<Work, Failure> {
         let (shape, device) = (&self.shape, &self.device);
         let of_host = match asked.queries {
             Queries::Host(queries) => queries,
-            Queries::Card(_) => &[],
+            Queries::Device(_) => &[],
         };
         let units = asked.of.1 * shape.kv_heads;
         let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
-        let room = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
-        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(room));
+        let fitting = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
+        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(fitting));
         let splits = splits(padded / ROWS * units * self.sides(), device.multiprocessors(), at_once);
         let rows = units * padded;
         let work = Work {
@@ -152,17 +159,18 @@ impl Paged {
         Ok(work)
     }
 
-    /// Attention of blocks of queries; `output` is laid out as they are. What it works in is allocated for the while.
+    /// Computes attention of a block of queries. `output` has the shape of the queries. The call allocates
+    /// its memory and frees it.
     ///
     /// # Errors
-    /// [`Failure::Memory`], and what compiling and the driver refuse.
+    /// [`Failure::Memory`]; errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For lengths that do not fit the [`Shape`](super::Shape).
+    /// Panics for lengths that contradict the [`Shape`](super::Shape).
     pub fn attend_block(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: &mut [f32],
     ) -> Result<(), Failure> {
         assert_eq!(asked.queries.len(), output.len());
@@ -172,17 +180,17 @@ impl Paged {
         work.output.read(0, output)
     }
 
-    /// The same of queries that lie on the card, in the order of a caller's stream; it is waited for.
+    /// Computes the same for queries on the GPU, in the order of a caller's stream, and waits.
     ///
     /// # Errors
-    /// As [`attend_block`](Self::attend_block).
+    /// The errors of [`attend_block`](Self::attend_block).
     ///
     /// # Panics
     /// As [`attend_block`](Self::attend_block), and for addresses that are not multiples of 16.
     pub fn attend_block_on(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: DeviceSlice,
         caller: CallerStream,
     ) -> Result<(), Failure> {
@@ -196,17 +204,17 @@ impl Paged {
         self.device.synchronize()
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels.
+    /// Measures `times` runs of the kernels, in microseconds of the GPU's clock.
     ///
     /// # Errors
-    /// As [`attend_block`](Self::attend_block).
+    /// The errors of [`attend_block`](Self::attend_block).
     ///
     /// # Panics
     /// As [`attend_block`](Self::attend_block).
     pub fn time_block(
         &mut self,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         times: usize,
     ) -> Result<Vec<f32>, Failure> {
         let kernels = self.block_kernels(attention.options())?;
@@ -219,12 +227,12 @@ impl Paged {
         kernels: &Kernels,
         work: &Work,
         attention: &Attention,
-        asked: &Asked,
+        asked: &QueryBlock,
         output: Option<DeviceSlice>,
     ) -> Result<(), Failure> {
         let (queries, query_type) = match asked.queries {
             Queries::Host(_) => (work.queries.address(), 0),
-            Queries::Card(queries) => {
+            Queries::Device(queries) => {
                 assert!(queries.is_aligned());
                 (queries.address(), queries.number())
             }
@@ -289,8 +297,9 @@ impl Paged {
         let launch = |kernel: usize, width: usize, threads: usize, first_tile: usize| {
             let params = Block { first_tile: first_tile as u32, ..params };
             let grid = if kernel == MEASURE { [heads, sequences, 1] } else { [width, heads, sequences] };
-            // SAFETY: a Block is what these kernels take; tables and sequences were checked when they were written, biases above; the buffers
-            // are as large as `block_work` made them for these queries and this shape, and what frees them waits for the kernels.
+            // SAFETY: these kernels take a Block. Tables and sequences were checked when written, biases
+            // above. `block_work` sized the buffers for these queries and this shape. Freeing them waits
+            // for the kernels.
             unsafe { kernels.launch(self.device.stream(), kernel, grid, threads, false, &params) }
         };
         launch(MEASURE, 0, 256, 0)?;
@@ -303,30 +312,31 @@ impl Paged {
     }
 }
 
-/// Blocks of threads that share the columns of one row.
+/// Returns the number of blocks of threads that share the columns of a row.
 fn sides(row: usize) -> usize {
     if row > 128 { 2 } else { 1 }
 }
 
-/// Bytes of shared memory that one of them is given: two tiles at a time, from a multiple of 1,024 on.
+/// Returns the bytes of shared memory of one block: two tiles at a time, aligned to 1,024.
 fn shared_bytes(row: usize, target: &str) -> usize {
     let keys = 2 * TILE * row * 2;
     let values = keys / sides(row);
     let stages = match target {
         "sm_90" if row > 192 => 2 * (keys + values),
         "sm_90" => 3 * (keys + values),
-        // One tile of keys, the other one, values: in the same place.
+        // A tile of keys, the next tile of keys, then values: all in the same place.
         _ if target == PORTABLE || target.starts_with("gfx") => values.max(keys / 2),
-        // Values take the place of keys where there are two sides.
+        // With two sides, values overwrite keys.
         _ if sides(row) > 1 => keys,
         _ => keys + values,
     };
     stages + 1024
 }
 
-/// Into how many parts a sequence's tiles are split, so that these blocks of threads, one on a multiprocessor, end close together.
+/// Returns into how many parts a sequence's tiles are split. Then the blocks of threads, one on each
+/// multiprocessor, end close together.
 fn splits(blocks: usize, multiprocessors: usize, tiles: usize) -> usize {
-    // Rounds of a whole, in thousandths; a split is summed apart, which takes time too.
+    // Time in thousandths of a pass over all tiles. Each split adds some for its own sums.
     let rounds = |splits: usize| {
         let taken = (blocks * splits).div_ceil(multiprocessors) * 1000;
         taken / splits + 30 * splits
@@ -339,15 +349,16 @@ fn splits(blocks: usize, multiprocessors: usize, tiles: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The kernel's own: the list of tiles, an entry more than there are, and how many; with biases an entry is the largest.
+    /// The kernel's own shared memory: the list of tiles with one entry more, and their number. Entries are
+    /// largest with biases.
     const OWN: usize = 16 * (TILES_AT_ONCE + 1) + 4;
 
     #[test]
-    fn blocks_of_queries_fit_the_shared_memory_of_cards() {
+    fn blocks_of_queries_fit_the_shared_memory_of_gpus() {
         let rows = WIDTHS.map(|dim| dim.next_multiple_of(64));
         let most = |target| rows.iter().map(|row| shared_bytes(*row, target) + OWN).max();
         assert!(rows.contains(&64) && rows.contains(&256));
-        // What AMD's cards give, those of compute capability 8.6 and Hopper's.
+        // Shared memory of AMD GPUs, of compute capability 8.6, and of Hopper.
         for (target, gives) in
             [("gfx90a:sramecc+:xnack-", 65_536), (PORTABLE, 65_536), ("sm_86", 101_376), ("sm_90", 232_448)]
         {
@@ -357,7 +368,7 @@ mod tests {
                 most = most(target)
             );
         }
-        // As the kernels are written.
+        // As in the kernels' source.
         assert_eq!(
             rows.map(|row| shared_bytes(row, "sm_80") - 1024),
             [32, 64, 64, 64, 48, 64].map(|k| k << 10)

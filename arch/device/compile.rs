@@ -1,7 +1,12 @@
-//! The kernels' source, compiled for the card that was found, and kept on disk.
+//! Joins the kernels' sources, compiles them for the GPU, and keeps the result on disk.
+//!
+//! ```text
+//! kernels/*.cuh ──► one source ──► key = options + source ──► file of that hash? ──► image
+//!                   with numbers                                └ no: compile, write
+//! ```
 
 use super::driver::{Device, Kernels, compile};
-use super::failure::{Failure, Maker};
+use super::failure::{Failure, Vendor};
 use alloc::ffi::CString;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -11,12 +16,13 @@ use std::env;
 use std::fs;
 use std::path::PathBuf;
 
-/// What is compiled together: one text, in this order.
+/// Sources that are joined in this order and compiled together.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
     /// `upload`, `download`, `attend`, `combine`.
     Attend,
-    /// `encode_keys`, `encode_values`: float operations as they are written.
+    /// `encode_keys`, `encode_values`: float operations in the order of the source, without fused
+    /// multiply-add.
     Encode,
     /// `check`, `take`, `widen`, `step`.
     Rows,
@@ -24,52 +30,53 @@ pub(super) enum Source {
     Block,
 }
 
-macro_rules! texts {
+macro_rules! sources {
     ($($name:literal)*) => { concat!($(include_str!(concat!("kernels/", $name, ".cuh"))),*) };
 }
 
 impl Source {
-    const fn text(self) -> &'static str {
+    const fn joined(self) -> &'static str {
         match self {
-            Self::Attend => texts!(
+            Self::Attend => sources!(
                 "words" "layout" "nvidia" "portable" "streams" "slices" "chunk_rows" "packing" "lookup" "warp" "blocks" "chunks"
                 "indexed" "groups" "outliers" "exchange" "attend"
             ),
-            Self::Encode => texts!(
+            Self::Encode => sources!(
                 "words" "layout" "nvidia" "streams" "slices" "chunk_rows" "packing" "triplets" "chunk_search" "paths" "encode"
             ),
-            Self::Rows => texts!("words" "nvidia" "rows"),
-            Self::Block => texts!(
+            Self::Rows => sources!("words" "nvidia" "rows"),
+            Self::Block => sources!(
                 "words" "layout" "nvidia" "portable" "streams" "slices" "lookup" "warp" "blocks" "chunks" "indexed" "groups"
                 "outliers" "block"
             ),
         }
     }
 
-    /// As a maker's compiler takes it: AMD's with CUDA's words before it.
-    fn of(self, maker: Maker, numbers: &Numbers) -> String {
-        let text = numbers.with_halves(self.text());
-        match maker {
-            Maker::Nvidia => text,
-            Maker::Amd => format!("namespace octaplex {{\n{}{text}}}\n", texts!("hip")),
+    /// Returns the source for a vendor's compiler. For AMD, definitions of CUDA's words come first.
+    fn of(self, vendor: Vendor, numbers: &Numbers) -> String {
+        let text = numbers.with_halves(self.joined());
+        match vendor {
+            Vendor::Nvidia => text,
+            Vendor::Amd => format!("namespace octaplex {{\n{}{text}}}\n", sources!("hip")),
         }
     }
 }
 
-/// What stands before the texts on keys, and what is written for one row of keys.
-const BEFORE_KEYS: &str = texts!("words" "layout" "nvidia" "portable");
-const OF_KEYS: &str = texts!("layout" "streams" "slices" "packing" "lookup" "chunks" "indexed" "half");
+/// The sources before those on keys, and the sources on one row of keys.
+const BEFORE_KEYS: &str = sources!("words" "layout" "nvidia" "portable");
+const OF_KEYS: &str = sources!("layout" "streams" "slices" "packing" "lookup" "chunks" "indexed" "half");
 
-/// The numbers that a text is compiled with.
+/// The numbers that a source is compiled with.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers {
     pub(super) whole: Vec<(&'static str, u32)>,
-    /// Of keys that are two halves, those that each half has otherwise, the fine one first.
+    /// For keys with two halves: the numbers that differ for each half, the fine one first.
     pub(super) halves: Option<[Vec<(&'static str, u32)>; 2]>,
 }
 
 impl Numbers {
-    /// The text with what is written for one row of keys in a namespace for each half, under its own numbers.
+    /// Returns the source. For keys with halves, it has the sources on one row of keys twice: in a
+    /// namespace for each half, with that half's numbers.
     fn with_halves(&self, text: &str) -> String {
         let Some((halves, behind)) = self.halves.as_ref().zip(text.strip_prefix(BEFORE_KEYS)) else {
             return text.to_string();
@@ -87,15 +94,17 @@ impl Numbers {
                 }
             }
         }
-        // What has no number of its own in the whole.
+        // Numbers that only halves define.
         all + "#define OF_HALF 0\n#define VALUE_STEPS (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS)\n" + behind
     }
 }
 
-/// A target of no architecture's own: matrix products and copies by `kernels/portable.cuh`, as AMD's cards would have them; PTX.
+/// A target that uses no instructions of one architecture: PTX with the matrix products and copies of
+/// `kernels/portable.cuh`, as on AMD GPUs.
 pub(super) const PORTABLE: &str = "portable";
 
-/// Compiles a source with these numbers defined, or takes it from the disk, and loads the kernels of these names.
+/// Compiles a source with these numbers, or reads the image from disk, and loads the kernels with these
+/// names.
 pub(super) fn load(
     device: &Device,
     source: Source,
@@ -104,39 +113,39 @@ pub(super) fn load(
     names: &[&'static CStr],
 ) -> Result<Kernels, Failure> {
     let image = image(source, target, numbers)?;
-    // SAFETY: the image is the compiler's, or a file's that holds it as it was.
+    // SAFETY: the compiler made the image, or a file whose hash is right contains it.
     unsafe { device.load(&image, names) }
 }
 
-/// The image of the kernels with these numbers defined: for `sm_..` a cubin, for `compute_..` and [`PORTABLE`] PTX, which the driver
-/// compiles, for `gfx..` a code object of AMD's.
+/// Returns the image of the kernels with these numbers. It is a cubin for `sm_..`, PTX for `compute_..` and
+/// [`PORTABLE`], which the driver compiles, and AMD's code object for `gfx..`.
 ///
-/// A folder of the user's keeps it, under a name that is a hash of source, target and numbers; the file begins with them as they
-/// are, and is believed only where they are the same. Without such a folder, or where it cannot be written, they are compiled
-/// again.
+/// A file in a folder of the user keeps the image. Its name is a hash of source, target and numbers. The
+/// file starts with them, and is used only if they are equal. Without such a folder, or if writing fails,
+/// the kernels are compiled again.
 ///
 /// # Errors
 /// [`Failure::NoCompiler`], [`Failure::Compile`].
 fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Failure> {
     let (target, portable) = if target == PORTABLE { ("compute_80", true) } else { (target, false) };
-    let maker = if target.starts_with("gfx") { Maker::Amd } else { Maker::Nvidia };
+    let vendor = if target.starts_with("gfx") { Vendor::Amd } else { Vendor::Nvidia };
     let exact = matches!(source, Source::Encode);
-    let options: &[&str] = match maker {
-        Maker::Nvidia if exact => &["--std=c++17", "-default-device", "--fmad=false"],
-        Maker::Nvidia => &["--std=c++17", "-default-device"],
-        // As ci/hip.sh compiles them.
-        Maker::Amd => &["-std=c++17", "-O3", "-ffp-contract=off"],
+    let options: &[&str] = match vendor {
+        Vendor::Nvidia if exact => &["--std=c++17", "-default-device", "--fmad=false"],
+        Vendor::Nvidia => &["--std=c++17", "-default-device"],
+        // The options of ci/hip.sh.
+        Vendor::Amd => &["-std=c++17", "-O3", "-ffp-contract=off"],
     };
     let mut options: Vec<String> = options.iter().map(ToString::to_string).collect();
-    options.push(match maker {
-        Maker::Nvidia => format!("--gpu-architecture={target}"),
-        Maker::Amd => format!("--offload-arch={target}"),
+    options.push(match vendor {
+        Vendor::Nvidia => format!("--gpu-architecture={target}"),
+        Vendor::Amd => format!("--offload-arch={target}"),
     });
     if portable {
         options.push("-DPORTABLE=1".to_string());
     }
     options.extend(numbers.whole.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let text = source.of(maker, numbers);
+    let text = source.of(vendor, numbers);
     let key = format!("{}\n{text}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =
@@ -145,14 +154,14 @@ fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Fai
         return Ok(image);
     }
     let text = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
-    let image = compile(maker, &text, target, &options)?;
+    let image = compile(vendor, &text, target, &options)?;
     if let Some(file) = file {
         keep(&file, &key, &image);
     }
     Ok(image)
 }
 
-/// Where images are kept: `OCTAPLEX_CACHE`, or the folder that the system has for such things.
+/// Returns the folder of images: `OCTAPLEX_CACHE`, or the system's cache folder.
 fn folder() -> Option<PathBuf> {
     let path = |name: &str| env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let cache = || {
@@ -161,14 +170,18 @@ fn folder() -> Option<PathBuf> {
     path("OCTAPLEX_CACHE").or_else(|| Some(cache()?.join("octaplex")))
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A file: the key's length and the image's, u64 each, then both, then the image's hash.
+/// Returns the image in a file's bytes, if the file is whole and has this key.
+///
+/// ```text
+/// length of key u64 │ length of image u64 │ key │ image │ hash of image u64
+/// ```
 fn kept(key: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     let (lengths, rest) = bytes.split_at_checked(16)?;
     let [of_key, of_image] = lengths.as_chunks::<8>().0 else { return None };
@@ -179,7 +192,7 @@ fn kept(key: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     (mine == key.as_bytes() && *hash == fnv(image).to_le_bytes()).then(|| image.to_vec())
 }
 
-/// Writes it under another name first: who reads meanwhile finds a whole file or none. What fails is as if it were not tried.
+/// Writes a file under another name first, so that readers find a whole file or none. Errors are ignored.
 fn keep(file: &std::path::Path, key: &str, image: &[u8]) {
     let mut bytes = Vec::with_capacity(24 + key.len() + image.len());
     [key.len(), image.len()].iter().for_each(|length| bytes.extend((*length as u64).to_le_bytes()));
@@ -213,7 +226,7 @@ mod tests {
         }
         assert_eq!(fs::read_dir(&folder).expect("there").count(), 1, "no draft stays");
         fs::remove_dir_all(&folder).expect("mine");
-        // A folder that cannot be made is no error.
+        // A folder that cannot be created is no error.
         keep(std::path::Path::new("/proc/none/one.bin"), "key", b"image");
     }
 }

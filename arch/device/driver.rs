@@ -1,17 +1,21 @@
-//! The driver: a card, its memory, kernels, graphs. One stream a device, on which everything happens in order.
+//! The driver: a GPU, its memory, kernels and graphs. Each device has one stream, which orders all work.
 //!
-//! What is here is common to all makers; their calls are in a file each, behind [`Driver`].
+//! Code here is common to all vendors. The calls of each vendor are in a file behind [`Driver`].
 
-// What one maker's driver needs another's may not.
+// One vendor's driver needs calls that another's does not.
 #![cfg_attr(not(all(feature = "cuda", feature = "hip")), allow(dead_code, unused_variables))]
 
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "hip")]
 mod hip;
+mod order;
 mod thread;
 
-use super::failure::{Failure, Maker};
+pub use order::CallerStream;
+pub(super) use order::Event;
+
+use super::failure::{Failure, Vendor};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -20,12 +24,12 @@ use core::ffi::{CStr, c_void};
 use core::fmt;
 use core::marker::PhantomData;
 
-/// What a driver calls a stream, a kernel and the like by.
+/// A driver's handle of a stream, a kernel, an event and so on.
 pub(super) type Handle = *mut c_void;
 
-/// A card as its driver opens it.
+/// A GPU as its driver opens it.
 #[derive(Debug)]
-pub(super) struct Card {
+pub(super) struct Gpu {
     number: i32,
     context: Handle,
     name: String,
@@ -34,37 +38,38 @@ pub(super) struct Card {
     shared_memory: usize,
 }
 
-/// What is launched.
+/// A launch of a kernel.
 pub(super) struct Launch {
     function: Handle,
     grid: [u32; 3],
     threads: u32,
-    /// Bytes of shared memory beside the kernel's own.
+    /// Bytes of shared memory in addition to the kernel's own.
     shared: u32,
-    /// It may begin before the one before it has ended, for which it waits itself; drivers without that ignore it.
+    /// The kernel may start before the previous one ends, and waits for it itself. Drivers without this
+    /// ignore it.
     early: bool,
 }
 
-/// A maker's driver, a call or two each.
+/// A vendor's driver. Each method is one or two of its calls.
 ///
 /// # Safety
-/// Of all that are unsafe: handles are this driver's, of the card last [entered](Self::enter) on this thread, and are there: what
-/// destroys one is called once. Addresses have so many bytes of the card's memory, and of the host's until the stream has done
-/// what was asked.
+/// For all unsafe methods: handles belong to this driver and to the GPU last [entered](Self::enter) on this
+/// thread. They are alive, and destroyed once. Memory at an address has at least the given bytes: on the
+/// GPU, and on the host until the stream has finished the call.
 pub(super) trait Driver: fmt::Debug + Send + Sync {
-    /// How many cards there are.
+    /// Returns the number of GPUs.
     fn count(&self) -> Result<usize, Failure>;
-    /// The card of a number below that, which is entered.
-    fn open(&self, number: usize) -> Result<Card, Failure>;
-    unsafe fn close(&self, card: &Card);
-    /// Makes it the one that this thread's calls are for.
-    fn enter(&self, card: &Card) -> Result<(), Failure>;
-    /// What this thread's calls are for: a handle, or a number as one.
+    /// Opens and enters a GPU. `number` is below `count`.
+    fn open(&self, number: usize) -> Result<Gpu, Failure>;
+    unsafe fn close(&self, gpu: &Gpu);
+    /// Selects the GPU for this thread's calls.
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure>;
+    /// Returns which GPU this thread's calls use: a handle, or a number as a handle.
     fn current(&self) -> Result<Handle, Failure>;
-    /// Makes it that again: what [`current`](Self::current) said on this thread.
+    /// Selects it again. [`current`](Self::current) returned it on this thread.
     unsafe fn restore(&self, current: Handle) -> Result<(), Failure>;
 
-    /// A stream that does not wait for the default one.
+    /// Creates a stream that does not wait for the default stream.
     fn stream(&self) -> Result<Handle, Failure>;
     unsafe fn destroy_stream(&self, stream: Handle);
     unsafe fn synchronize(&self, stream: Handle) -> Result<(), Failure>;
@@ -72,15 +77,15 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     unsafe fn load(&self, image: &[u8]) -> Result<Handle, Failure>;
     unsafe fn unload(&self, module: Handle);
     unsafe fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure>;
-    /// Bytes of shared memory that a kernel has of its own.
+    /// Returns the bytes of a kernel's own shared memory.
     unsafe fn own_shared(&self, function: Handle) -> Result<usize, Failure>;
-    /// Lets it be launched with so many beside those.
+    /// Allows launches with `bytes` of shared memory in addition.
     unsafe fn share(&self, function: Handle, bytes: usize) -> Result<(), Failure>;
-    /// `parameter` is the one that the kernel takes; it is copied.
+    /// Launches a kernel. The driver copies `parameter`, the kernel's only one.
     unsafe fn launch(&self, stream: Handle, launch: &Launch, parameter: Handle) -> Result<(), Failure>;
 
     fn allocate(&self, bytes: usize) -> Result<u64, Failure>;
-    /// Waits for what uses it.
+    /// Frees memory after all work that uses it.
     unsafe fn free(&self, address: u64);
     unsafe fn zero(&self, address: u64, bytes: usize, stream: Handle) -> Result<(), Failure>;
     unsafe fn write(&self, to: u64, from: &[u8], stream: Handle) -> Result<(), Failure>;
@@ -91,95 +96,96 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     unsafe fn destroy_event(&self, event: Handle);
     unsafe fn record(&self, event: Handle, stream: Handle) -> Result<(), Failure>;
     unsafe fn wait(&self, stream: Handle, event: Handle) -> Result<(), Failure>;
-    /// Milliseconds between two, when the second has come.
+    /// Waits for `end` and returns the milliseconds between both events.
     unsafe fn elapsed(&self, start: Handle, end: Handle) -> Result<f32, Failure>;
 
     unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure>;
-    /// What was captured, to be launched; `None`: not what is asked for, so that there is nothing.
+    /// Ends a capture and returns a graph that can be launched; `None` if it is not wanted.
     unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure>;
     unsafe fn is_captured(&self, stream: Handle) -> Result<bool, Failure>;
     unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<(), Failure>;
     unsafe fn destroy_graph(&self, graph: Handle);
 }
 
-/// A maker's driver.
-pub(super) fn driver_of(maker: Maker) -> Result<&'static dyn Driver, Failure> {
-    match maker {
+/// Returns a vendor's driver.
+pub(super) fn driver_of(vendor: Vendor) -> Result<&'static dyn Driver, Failure> {
+    match vendor {
         #[cfg(feature = "cuda")]
-        Maker::Nvidia => cuda::driver(),
+        Vendor::Nvidia => cuda::driver(),
         #[cfg(feature = "hip")]
-        Maker::Amd => hip::driver(),
-        #[allow(unreachable_patterns)] // where both are there
+        Vendor::Amd => hip::driver(),
+        #[allow(unreachable_patterns)] // if both features are on
         _ => Err(Failure::NoDriver),
     }
 }
 
-/// An image of a text, by a maker's compiler, for a target of that maker's.
+/// Compiles a source with a vendor's compiler, for a target of that vendor.
 pub(super) fn compile(
-    maker: Maker,
-    text: &CStr,
+    vendor: Vendor,
+    source: &CStr,
     target: &str,
     options: &[String],
 ) -> Result<Vec<u8>, Failure> {
-    match maker {
+    match vendor {
         #[cfg(feature = "cuda")]
-        Maker::Nvidia => cuda::compile(text, target, options),
+        Vendor::Nvidia => cuda::compile(source, target, options),
         #[cfg(feature = "hip")]
-        Maker::Amd => hip::compile(text, options),
-        #[allow(unreachable_patterns)] // where both are there
-        _ => Err(Failure::NoCompiler(maker)),
+        Vendor::Amd => hip::compile(source, options),
+        #[allow(unreachable_patterns)] // if both features are on
+        _ => Err(Failure::NoCompiler(vendor)),
     }
 }
 
-/// Refuses kernels that work in more shared memory than there is.
+/// Checks that the GPU has the shared memory that kernels need, in bytes.
 fn fits(needed: usize, most: usize) -> Result<(), Failure> {
     if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }
 }
 
-/// A card, with a context and a stream. Clones are the same one.
+/// A GPU with a context and a stream. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     driver: &'static dyn Driver,
-    maker: Maker,
-    card: Card,
+    vendor: Vendor,
+    gpu: Gpu,
     stream: Handle,
 }
 
-// SAFETY: contexts and streams of the drivers' may be used from any thread; every method enters the card first.
+// SAFETY: any thread may use contexts and streams of the drivers; every method enters the GPU first.
 unsafe impl Send for Inner {}
 // SAFETY: as above; drivers serialise calls on a stream.
 unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let entered = self.driver.enter(&self.card).is_ok();
-        // SAFETY: made in `Device::of`, and nothing that uses them is left: all of it holds the `Arc`.
+        let entered = self.driver.enter(&self.gpu).is_ok();
+        // SAFETY: created in `Device::of`. All users hold the `Arc`, so none is left.
         unsafe {
             if entered {
                 self.driver.destroy_stream(self.stream);
             }
-            self.driver.close(&self.card);
+            self.driver.close(&self.gpu);
         }
     }
 }
 
 impl Device {
-    /// The card of that number, from 0: NVIDIA's are counted first, then AMD's, of those that this is built for.
+    /// Opens GPU number `ordinal`, from 0. NVIDIA GPUs are counted first, then AMD GPUs, as far as this
+    /// build supports them.
     ///
     /// # Errors
-    /// [`Failure::NoDriver`], [`Failure::NoCard`], [`Failure::OldCard`], [`Failure::Architecture`], [`Failure::OldDriver`],
+    /// [`Failure::NoDriver`], [`Failure::NoGpu`], [`Failure::OldGpu`], [`Failure::Architecture`], [`Failure::OldDriver`],
     /// [`Failure::Driver`].
     pub fn new(ordinal: usize) -> Result<Self, Failure> {
         let (mut before, mut failure) = (0, Failure::NoDriver);
-        for maker in Maker::ALL {
-            match Self::of(*maker, ordinal - before) {
+        for vendor in Vendor::ALL {
+            match Self::of(*vendor, ordinal - before) {
                 Err(Failure::NoDriver) => {}
-                Err(Failure::NoCard { count, .. }) => {
+                Err(Failure::NoGpu { count, .. }) => {
                     before += count;
-                    failure = Failure::NoCard { ordinal, count: before };
+                    failure = Failure::NoGpu { ordinal, count: before };
                 }
                 done => return done,
             }
@@ -187,103 +193,106 @@ impl Device {
         Err(failure)
     }
 
-    /// The card of that number among a maker's.
+    /// Opens GPU number `ordinal` of a vendor, from 0.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Failure::NoDriver`] for a maker that this is not built for.
-    pub fn of(maker: Maker, ordinal: usize) -> Result<Self, Failure> {
-        let driver = driver_of(maker)?;
+    /// The errors of [`new`](Self::new); [`Failure::NoDriver`] for a vendor that this build does not
+    /// support.
+    pub fn of(vendor: Vendor, ordinal: usize) -> Result<Self, Failure> {
+        let driver = driver_of(vendor)?;
         let count = driver.count()?;
         if ordinal >= count {
-            return Err(Failure::NoCard { ordinal, count });
+            return Err(Failure::NoGpu { ordinal, count });
         }
         let before = driver.current()?;
-        let card = driver.open(ordinal)?;
+        let gpu = driver.open(ordinal)?;
         let stream = driver.stream();
         if !before.is_null() {
-            // SAFETY: the driver said so on this thread. Who uses another GPU here goes on with it.
+            // SAFETY: the driver returned it on this thread. So other users of a GPU on this thread keep
+            // theirs.
             let _ = unsafe { driver.restore(before) };
         }
         match stream {
-            Ok(stream) => Ok(Self(Arc::new(Inner { driver, maker, card, stream }))),
+            Ok(stream) => Ok(Self(Arc::new(Inner { driver, vendor, gpu, stream }))),
             Err(failure) => {
-                // SAFETY: opened above, and used by nobody.
-                unsafe { driver.close(&card) };
+                // SAFETY: opened above, and nobody uses it.
+                unsafe { driver.close(&gpu) };
                 Err(failure)
             }
         }
     }
 
-    /// Who makes it.
+    /// Returns the vendor.
     #[must_use]
-    pub fn maker(&self) -> Maker {
-        self.0.maker
+    pub fn vendor(&self) -> Vendor {
+        self.0.vendor
     }
 
-    /// The card's name.
+    /// Returns the GPU's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.0.card.name
+        &self.0.gpu.name
     }
 
-    /// What kernels are compiled for: `sm_90` for NVIDIA's Hopper, `gfx90a:sramecc+:xnack-` for AMD's MI200.
+    /// Returns the target of the kernels: `sm_90` for NVIDIA's Hopper, `gfx90a:sramecc+:xnack-` for AMD's
+    /// MI200.
     #[must_use]
     pub fn architecture(&self) -> &str {
-        &self.0.card.architecture
+        &self.0.gpu.architecture
     }
 
-    /// Its multiprocessors, or compute units.
+    /// Returns the number of multiprocessors, or of compute units.
     #[must_use]
     pub fn multiprocessors(&self) -> usize {
-        self.0.card.multiprocessors
+        self.0.gpu.multiprocessors
     }
 
-    /// Refuses kernels that work in more.
+    /// Checks that the GPU has the shared memory that kernels need, in bytes.
     pub(super) fn has_shared(&self, needed: usize) -> Result<(), Failure> {
-        fits(needed, self.0.card.shared_memory)
+        fits(needed, self.0.gpu.shared_memory)
     }
 
-    /// Whether both are the same.
+    /// Returns whether both are the same device.
     pub(super) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The driver, for calls on this thread.
+    /// Enters the GPU on this thread and returns the driver.
     fn enter(&self) -> Result<&'static dyn Driver, Failure> {
-        self.0.driver.enter(&self.0.card)?;
+        self.0.driver.enter(&self.0.gpu)?;
         Ok(self.0.driver)
     }
 
-    /// Kernels from a compiled image: a cubin, or PTX that ends in a zero, or a code object of AMD's.
+    /// Loads kernels from an image: a cubin, PTX that ends in a zero, or AMD's code object.
     ///
     /// # Safety
-    /// The image is one that the driver or the run-time compiler made.
+    /// The driver or the run-time compiler made the image.
     pub(super) unsafe fn load(&self, image: &[u8], names: &[&'static CStr]) -> Result<Kernels, Failure> {
         let driver = self.enter()?;
-        // SAFETY: images say themselves how long they are, and this one is whole, says the caller.
+        // SAFETY: an image contains its own length, and the caller promises that it is whole.
         let module = unsafe { driver.load(image) }?;
         let mut kernels =
             Kernels { device: self.clone(), module, functions: Vec::new(), shared: vec![0; names.len()] };
         for name in names {
-            // SAFETY: the module was made above.
+            // SAFETY: the module was loaded above.
             kernels.functions.push(unsafe { driver.function(module, name) }?);
         }
         Ok(kernels)
     }
 
-    /// The stream on which everything happens.
+    /// Returns the stream that orders all work.
     pub(super) fn stream(&self) -> Stream {
         Stream(self.0.stream)
     }
 
-    /// Records what `work` asks for on the stream that it is given, instead of doing it. That stream is of the capture alone:
-    /// other threads go on using the device's.
+    /// Records the calls of `work` as a graph instead of running them. `work` takes a stream of its own, so
+    /// other threads can use the device's stream.
     pub(super) fn capture(&self, work: impl FnOnce(Stream) -> Result<(), Failure>) -> Result<Graph, Failure> {
         let driver = self.enter()?;
         let stream = driver.stream()?;
-        // SAFETY: the stream was made above, and is used by nobody else.
+        // SAFETY: created above; nobody else uses the stream.
         let done = unsafe { driver.begin_capture(stream) }.and_then(|()| work(Stream(stream)));
-        // SAFETY: as above; where the capture was not begun, its end is refused.
+        // SAFETY: as above. If the capture did not begin, the driver rejects its end.
         let captured = unsafe {
             let captured = driver.end_capture(stream, done.is_ok());
             driver.destroy_stream(stream);
@@ -297,97 +306,14 @@ impl Device {
     }
 }
 
-/// A stream of the caller's, of the card's primary context: the streams of CUDA's runtime and of HIP's, and so PyTorch's, are.
-#[derive(Clone, Copy, Debug)]
-pub struct CallerStream(usize);
-
-impl CallerStream {
-    /// The stream of that handle: a `CUstream`, `cudaStream_t` or `hipStream_t` as a number, 0 the legacy default one, 2 the default one
-    /// of each thread.
-    ///
-    /// # Safety
-    /// It is such a stream, of the card that it is used with, and is neither destroyed nor asked for anything else while a call has
-    /// it. Work of a layer that was captured from it into a graph uses the layer's memory and kernels: it is launched only while the layer
-    /// lives and has not been asked for another `reserve`, and not beside other work of that layer.
-    #[must_use]
-    pub const unsafe fn new(handle: usize) -> Self {
-        Self(handle)
-    }
-
-    fn handle(self) -> Handle {
-        core::ptr::without_provenance_mut(self.0)
-    }
-
-    /// Whether what it is asked goes into a graph.
-    ///
-    /// # Errors
-    /// [`Failure::Driver`]; so it is for the legacy default stream while one that waits for it is captured.
-    pub(super) fn is_captured(self, device: &Device) -> Result<bool, Failure> {
-        // SAFETY: it is a stream, says who made this.
-        unsafe { device.enter()?.is_captured(self.handle()) }
-    }
-
-    /// To launch on.
-    pub(super) fn stream(self) -> Stream {
-        Stream(self.handle())
-    }
-}
-
-/// What puts two streams in order.
-#[derive(Debug)]
-pub(super) struct Event {
-    device: Device,
-    event: Handle,
-}
-
-// SAFETY: handles of a driver's, as those of `Inner`.
-unsafe impl Send for Event {}
-// SAFETY: as above.
-unsafe impl Sync for Event {}
-
-impl Event {
-    pub(super) fn new(device: &Device) -> Result<Self, Failure> {
-        let event = device.enter()?.event(false)?;
-        Ok(Self { device: device.clone(), event })
-    }
-
-    fn order(&self, first: Handle, then: Handle) -> Result<(), Failure> {
-        let driver = self.device.enter()?;
-        // SAFETY: the event was made in `new`; one stream is the device's, the other is one, says who made the `CallerStream`.
-        unsafe {
-            driver.record(self.event, first)?;
-            driver.wait(then, self.event)
-        }
-    }
-
-    /// What is asked of the device from now on comes after what the caller's stream has been asked.
-    pub(super) fn after(&self, caller: CallerStream) -> Result<(), Failure> {
-        self.order(caller.handle(), self.device.0.stream)
-    }
-
-    /// What the caller's stream is asked from now on comes after what the device has been asked.
-    pub(super) fn before(&self, caller: CallerStream) -> Result<(), Failure> {
-        self.order(self.device.0.stream, caller.handle())
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Ok(driver) = self.device.enter() {
-            // SAFETY: made in `new`.
-            unsafe { driver.destroy_event(self.event) };
-        }
-    }
-}
-
-/// A stream of a device's.
+/// A stream of the device, or of a caller.
 #[derive(Clone, Copy)]
 pub(super) struct Stream(Handle);
 
-/// Plain numbers: any bytes are values, and values are bytes.
+/// Plain numbers: any bytes are valid values, and values are bytes.
 ///
 /// # Safety
-/// No padding, no pointers of the host's, no invalid bit patterns.
+/// The type has no padding, no pointers and no invalid bit patterns.
 pub(super) unsafe trait Plain: Copy {}
 // SAFETY: numbers.
 unsafe impl Plain for u8 {}
@@ -402,7 +328,7 @@ unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for f32 {}
 
-/// Memory of the card, zeros at first.
+/// Memory of the GPU, zeroed at first.
 #[derive(Debug)]
 pub(super) struct Buffer<T> {
     device: Device,
@@ -412,13 +338,13 @@ pub(super) struct Buffer<T> {
 }
 
 impl<T: Plain> Buffer<T> {
-    /// Room for `len` values, at least one.
+    /// Allocates `len` values, at least 16 bytes.
     pub(super) fn new(device: &Device, len: usize) -> Result<Self, Failure> {
         let driver = device.enter()?;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(Failure::Memory { bytes: usize::MAX })?.max(16);
         let address = driver.allocate(bytes)?;
         let buffer = Self { device: device.clone(), address, len, values: PhantomData };
-        // SAFETY: so many bytes were allocated above.
+        // SAFETY: the bytes were allocated above.
         unsafe { driver.zero(address, bytes, device.0.stream) }?;
         Ok(buffer)
     }
@@ -427,7 +353,7 @@ impl<T: Plain> Buffer<T> {
         self.len
     }
 
-    /// Its address on the card.
+    /// Returns the address on the GPU.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -437,12 +363,12 @@ impl<T: Plain> Buffer<T> {
         self.address + (from * size_of::<T>()) as u64
     }
 
-    /// Copies values to the card, from place `from` on.
+    /// Copies values to the GPU, to index `from` on.
     pub(super) fn write(&self, from: usize, values: &[T]) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let at = self.at(from, values.len());
-        // SAFETY: the range is inside the allocation, the values are plain: bytes; what is pageable has been copied, or is
-        // staged, when the call returns, and it is waited for below.
+        // SAFETY: the range is inside the allocation, and plain values are bytes. The driver copies or
+        // stages pageable memory; the call waits for it.
         unsafe {
             let bytes = core::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values));
             driver.write(at, bytes, self.device.0.stream)?;
@@ -450,7 +376,7 @@ impl<T: Plain> Buffer<T> {
         self.device.synchronize()
     }
 
-    /// Copies values from another place of the card's memory, which is not overlapped.
+    /// Copies values from another place in the GPU's memory that does not overlap.
     pub(super) fn copy(&self, to: usize, from: &Self, at: usize, count: usize) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let (to, from) = (self.at(to, count), from.at(at, count));
@@ -458,11 +384,12 @@ impl<T: Plain> Buffer<T> {
         unsafe { driver.copy(to, from, count * size_of::<T>(), self.device.0.stream) }
     }
 
-    /// Copies values from the card when all before is done.
+    /// Copies values from the GPU, after all earlier work.
     pub(super) fn read(&self, from: usize, values: &mut [T]) -> Result<(), Failure> {
         let driver = self.device.enter()?;
         let at = self.at(from, values.len());
-        // SAFETY: the range is inside the allocation, any bytes are values, and the copy is waited for.
+        // SAFETY: the range is inside the allocation, any bytes are values, and the call waits for the
+        // copy.
         unsafe {
             let bytes = core::slice::from_raw_parts_mut(values.as_mut_ptr().cast(), size_of_val(values));
             driver.read(bytes, at, self.device.0.stream)?;
@@ -474,7 +401,7 @@ impl<T: Plain> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         if let Ok(driver) = self.device.enter() {
-            // SAFETY: allocated in `new`; freeing waits for what still uses it.
+            // SAFETY: allocated in `new`; freeing waits for work that uses it.
             unsafe { driver.free(self.address) };
         }
     }
@@ -486,11 +413,11 @@ pub(super) struct Kernels {
     device: Device,
     module: Handle,
     functions: Vec<Handle>,
-    /// Bytes of shared memory that each is given beside its own.
+    /// Bytes of shared memory of each kernel, in addition to its own.
     shared: Vec<u32>,
 }
 
-// SAFETY: handles of a driver's, as those of `Inner`.
+// SAFETY: a driver's handles, as those of `Inner`.
 unsafe impl Send for Kernels {}
 // SAFETY: as above.
 unsafe impl Sync for Kernels {}
@@ -498,8 +425,8 @@ unsafe impl Sync for Kernels {}
 impl Drop for Kernels {
     fn drop(&mut self) {
         if let Ok(driver) = self.device.enter() {
-            // SAFETY: loaded in `Device::load`; kernels that run on the device's stream are waited for, and on a caller's none runs any
-            // more, says who made a `CallerStream`.
+            // SAFETY: loaded in `Device::load`. Kernels on the device's stream end first; by the promise of
+            // `CallerStream::new` none runs on a caller's stream.
             unsafe {
                 let _ = driver.synchronize(self.device.0.stream);
                 driver.unload(self.module);
@@ -509,10 +436,10 @@ impl Drop for Kernels {
 }
 
 impl Kernels {
-    /// Gives kernel `number` so many bytes of shared memory beside its own from now on.
+    /// Gives kernel `number` additional shared memory, in bytes, for all later launches.
     pub(super) fn share(&mut self, number: usize, bytes: usize) -> Result<(), Failure> {
         let driver = self.device.enter()?;
-        // SAFETY: the function is of this module.
+        // SAFETY: the function belongs to this module.
         let needed = bytes + unsafe { driver.own_shared(self.functions[number]) }?;
         self.device.has_shared(needed)?;
         // SAFETY: as above.
@@ -521,11 +448,12 @@ impl Kernels {
         Ok(())
     }
 
-    /// Asks for kernel `number` on a stream. `early`: it may begin before the one before it has ended, for which it waits itself.
+    /// Launches kernel `number` on a stream. With `early` it may start before the previous kernel ends, and
+    /// waits for it itself.
     ///
     /// # Safety
-    /// `parameters` is what the kernel takes, and its pointers are of memory that the kernel may use as it does and that
-    /// lives until it has run.
+    /// `parameters` is the kernel's parameter. Its pointers lead to memory that the kernel may use as it
+    /// does, and that lives until the kernel ends.
     pub(super) unsafe fn launch<P>(
         &self,
         stream: Stream,
@@ -538,36 +466,36 @@ impl Kernels {
         let driver = self.device.enter()?;
         let launch = Launch {
             function: self.functions[number],
-            // More than there can be: the driver refuses it.
+            // A size beyond 32 bits becomes one that the driver rejects.
             grid: grid.map(|size| u32::try_from(size).unwrap_or(u32::MAX)),
             threads: threads as u32,
             shared: self.shared[number],
             early,
         };
-        // SAFETY: the function is of this module, and one parameter is what it takes, says the caller.
+        // SAFETY: the function belongs to this module, and the caller promises that the parameter fits.
         unsafe { driver.launch(stream.0, &launch, core::ptr::from_ref(parameters).cast_mut().cast()) }
     }
 }
 
-/// What was captured, to be done again and again.
+/// A captured graph.
 #[derive(Debug)]
 pub(super) struct Graph {
     device: Device,
     graph: Handle,
 }
 
-// SAFETY: handles of a driver's, as those of `Inner`.
+// SAFETY: a driver's handles, as those of `Inner`.
 unsafe impl Send for Graph {}
 // SAFETY: as above; launching takes `&self`, and drivers order launches on the stream.
 unsafe impl Sync for Graph {}
 
 impl Graph {
-    /// Asks for all of it.
+    /// Launches the graph.
     ///
     /// # Safety
-    /// What its kernels use is still there.
+    /// The memory that its kernels use is alive.
     pub(super) unsafe fn launch(&self) -> Result<(), Failure> {
-        // SAFETY: made in `capture`; its kernels' memory is the caller's affair.
+        // SAFETY: created in `capture`; the caller keeps the kernels' memory.
         unsafe { self.device.enter()?.launch_graph(self.graph, self.device.0.stream) }
     }
 }
@@ -575,13 +503,13 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         if let Ok(driver) = self.device.enter() {
-            // SAFETY: made in `capture`.
+            // SAFETY: created in `capture`.
             unsafe { driver.destroy_graph(self.graph) };
         }
     }
 }
 
-/// Microseconds of each of `times` runs of what `work` asks for, as the card's clock has them.
+/// Measures `times` runs of `work`, in microseconds of the GPU's clock.
 pub(super) fn time(
     device: &Device,
     times: usize,

@@ -1,4 +1,4 @@
-//! Rows that become pages on the card.
+//! Encodes rows as pages on the GPU.
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Kernels, time};
@@ -13,12 +13,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
-/// Bytes of rows that are on the card at once, unless one page alone has more.
+/// Bytes of rows on the GPU at a time, if they are more than one page.
 pub const AT_ONCE: usize = 1 << 27;
-/// A page's centre, and its rows at most: what a page, head and side count as in `refused`.
+/// Numbers in `refused` of each page, head and side: its centre, then at most 256 rows.
 const REFUSABLE: u32 = 256 + 1;
 
-/// A kernel that encodes some of each row.
+/// A kernel that encodes a part of each row.
 #[derive(Debug)]
 pub(super) struct Encoder {
     kernels: Arc<Kernels>,
@@ -30,25 +30,25 @@ pub(super) struct Encoder {
 enum Part {
     Keys,
     Values,
-    /// A half of the channels of keys.
+    /// A half of the channels of keys, by number.
     Half(usize),
 }
 
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Which of the pages.
+    /// The page, from 0.
     pub page: usize,
-    /// Which head.
+    /// The key/value head.
     pub head: usize,
-    /// Whether it is a key.
+    /// Whether the row is a key.
     pub key: bool,
-    /// Which row of the page; `None`: their mean.
+    /// The row of the page, or `None` for the mean of the rows.
     pub row: Option<usize>,
 }
 
 impl Paged {
-    /// Values of the rows of a page.
+    /// Returns the values of the rows of a page.
     fn page_values(&self) -> usize {
         self.shape.page_tokens * self.shape.kv_heads * 2 * self.shape.dim
     }
@@ -104,10 +104,10 @@ impl Paged {
         Ok(encoders)
     }
 
-    /// Compiles what encoding needs, and allocates what a page of rows takes.
+    /// Compiles the encoding kernels, and allocates memory for the rows of one page.
     ///
     /// # Errors
-    /// What compiling refuses, [`Failure::Memory`].
+    /// Errors of the compiler; [`Failure::Memory`].
     pub fn prepare_encoding(&mut self) -> Result<(), Failure> {
         self.encoders()?;
         if self.incoming.is_none() {
@@ -116,14 +116,15 @@ impl Paged {
         Ok(())
     }
 
-    /// Encodes rows of tokens that follow each other as pages in these places. A row that is refused is the answer; what the
-    /// places hold is then unspecified.
+    /// Encodes rows of consecutive tokens as pages in these places.
+    ///
+    /// If a codec cannot hold a row, it returns that row, and the contents of the places are unspecified.
     ///
     /// # Errors
-    /// What compiling and the driver refuse, [`Failure::Memory`].
+    /// Errors of the compiler and the driver; [`Failure::Memory`].
     ///
     /// # Panics
-    /// For places beyond the pool, and other lengths.
+    /// Panics for places beyond the pool, and for wrong lengths.
     pub fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<Option<Refused>, Failure> {
         let mut done = 0;
         while done < places.len() {
@@ -147,13 +148,13 @@ impl Paged {
         Ok(None)
     }
 
-    /// Microseconds of each of `times` runs of the kernels that encode these rows, which are on the card then.
+    /// Measures `times` runs of the kernels that encode these rows, in microseconds of the GPU's clock.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     ///
     /// # Panics
-    /// As [`encode`](Self::encode), and for more rows than are on the card at once.
+    /// As [`encode`](Self::encode), and if the rows are more than `AT_ONCE` bytes.
     pub fn time_encoding(&mut self, places: &[u32], rows: &Rows, times: usize) -> Result<Vec<f32>, Failure> {
         let (incoming, count) = self.bring_pages(places, rows, 0)?;
         assert_eq!(count, places.len(), "too many rows at once");
@@ -161,7 +162,7 @@ impl Paged {
         time(&self.device, times, || self.launch_encoders(&encoders, &incoming, count, rows.position))
     }
 
-    /// The rows of some of the pages from number `done` on, and for how many that is.
+    /// Copies the rows of the next pages, from number `done` on, and returns the number of these pages.
     fn bring_pages(
         &mut self,
         places: &[u32],
@@ -195,7 +196,7 @@ impl Paged {
         assert!(incoming.front.len() == shape.front_values());
         let halves = self.keys.halves.as_deref().map(<[_; 2]>::as_slice).unwrap_or_default();
         for Encoder { kernels, kernel, part } in encoders {
-            // Where a slot has it, and where the search for it looks up.
+            // The tables, where a slot has this part, and where its search tables begin.
             let (tables, at, search) = match *part {
                 Part::Keys => (&self.keys, 0, 0),
                 Part::Values => (&self.values, 0, self.keys.search.len()),
@@ -228,8 +229,8 @@ impl Paged {
                 cells: tables.cells,
             };
             let grid = [pages, shape.kv_heads, 1];
-            // SAFETY: an Encode is what these kernels take; slots are below the pool's, the buffers are as large as `bring_pages` made
-            // them for so many pages, and are kept until the kernels have run: what frees them waits for that.
+            // SAFETY: these kernels take an Encode. Slots are below the pool's. `bring_pages` sized the
+            // buffers for these pages. Freeing them waits for the kernels.
             unsafe {
                 kernels.launch(self.device.stream(), *kernel, grid, threads(tables), false, &parameters)
             }?;
@@ -238,7 +239,7 @@ impl Paged {
     }
 }
 
-/// Threads of a block that encodes: one a row of a slot for the search of a trellis.
+/// Returns the threads of a block that encodes. A trellis search takes one thread for each row of a slot.
 fn threads(tables: &Tables) -> usize {
     match tables.shape {
         CodeShape::Trellis(_) => 64,
@@ -246,9 +247,13 @@ fn threads(tables: &Tables) -> usize {
     }
 }
 
-/// Bytes of shared memory for a slot's rows: as floats where a centre or a path is found among them, or where they are rotated by a
-/// base that lanes do not hold; as codes, a byte each, otherwise. One word more, so that a column is on all banks; eight, so that
-/// triplets of four rows are, and chunks are whole.
+/// Returns the bytes of shared memory for the rows of a slot.
+///
+/// Rows are floats if the kernel finds a centre or a path among them, or if a lane cannot hold the base of
+/// their rotation. Otherwise they are codes of one byte.
+///
+/// A row has one more word, so that a column uses all banks. Triplets and chunks take eight more: then
+/// triplets of four rows use all banks, and chunks are whole.
 fn row_bytes(dim: usize, tables: &Tables, centre: bool) -> usize {
     let floats = centre || !dim.is_power_of_two();
     let words = match tables.shape {

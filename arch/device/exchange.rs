@@ -1,4 +1,4 @@
-//! Pages between the card and the CPU, whose bytes they have there: `kernels/exchange.cuh`.
+//! Copies pages between the CPU's format and the GPU: `kernels/exchange.cuh`.
 
 use super::failure::Failure;
 use super::layout::Exchange;
@@ -6,7 +6,7 @@ use super::lists::Outlier;
 use super::paged::{CROSSING, Paged, THREADS};
 use alloc::vec::Vec;
 
-/// Their numbers among the kernels' names.
+/// Numbers of the kernels `upload` and `download` among the names.
 const UPLOAD: usize = 0;
 const DOWNLOAD: usize = 1;
 
@@ -30,19 +30,22 @@ impl Paged {
         self.crossing_slots.write(0, &slots)?;
         let kernels = self.kernels(0)?;
         let grid = [slots.len(), self.shape.kv_heads, 1];
-        // SAFETY: an Exchange is what these kernels take; at most `CROSSING` pages fit the buffers, and slots are below the
-        // pool's.
+        // SAFETY: these kernels take an Exchange. At most `CROSSING` pages fit the buffers, and slots are
+        // below the pool's.
         unsafe { kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &self.exchange()) }?;
         self.device.synchronize()
     }
 
-    /// Takes pages as the CPU has them, one after the other, to these places; where some chunks are exact, a list of these for each.
+    /// Copies consecutive pages in the CPU's format to these places. `lists` has the outliers of each page,
+    /// if the codecs have any.
     ///
     /// # Errors
-    /// What compiling and the driver refuse, [`Failure::Memory`]: what the places hold is then unspecified.
+    /// Errors of the compiler and the driver; [`Failure::Memory`]. The contents of the places are then
+    /// unspecified.
     ///
     /// # Panics
-    /// For places beyond the pool, another number of bytes or of lists, and outliers of no such page.
+    /// Panics for places beyond the pool, for wrong numbers of bytes or lists, and for outliers outside of
+    /// a page.
     pub fn upload(&mut self, pages: &[u32], bytes: &[u8], lists: &[Vec<Outlier>]) -> Result<(), Failure> {
         let each = self.page_bytes();
         assert_eq!(bytes.len(), pages.len() * each);
@@ -60,10 +63,10 @@ impl Paged {
         Ok(())
     }
 
-    /// The bytes of pages as the CPU has them: those that were uploaded.
+    /// Copies pages from these places in the CPU's format: bit-exact with what was uploaded.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
     /// As [`upload`](Self::upload).

@@ -1,20 +1,21 @@
-//! Who makes cards, and why one did not do what it was asked.
+//! Vendors of GPUs, and why a call on a GPU failed.
 
 use alloc::string::String;
 use core::fmt;
 
-/// Who makes a card.
+/// The vendor of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Maker {
+pub enum Vendor {
     /// NVIDIA: feature `cuda`.
     Nvidia,
     /// AMD: feature `hip`.
     Amd,
 }
 
-impl Maker {
-    /// Those that this is built for, in the order in which [`Device::new`](super::Device::new) counts their cards.
+impl Vendor {
+    /// The vendors that this build supports, in the order in which [`Device::new`](super::Device::new)
+    /// counts GPUs.
     pub const ALL: &[Self] = &[
         #[cfg(feature = "cuda")]
         Self::Nvidia,
@@ -23,55 +24,55 @@ impl Maker {
     ];
 }
 
-/// Why a card did not do what it was asked.
+/// Why a call on a GPU failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// No driver's library is there, of the makers that this is built for.
+    /// No driver library of a supported vendor was found.
     NoDriver,
-    /// The driver's library is too old: it lacks a call.
+    /// The driver library is too old and lacks a call.
     OldDriver {
-        /// Which.
+        /// The missing call.
         call: &'static str,
     },
-    /// The run-time compiler's library is not there, and the kernels are not in the cache.
-    NoCompiler(Maker),
-    /// No card of that number.
-    NoCard {
-        /// The number asked for.
+    /// The library of the run-time compiler was not found, and the kernels are not in the cache.
+    NoCompiler(Vendor),
+    /// There is no GPU with this number.
+    NoGpu {
+        /// The requested number.
         ordinal: usize,
-        /// How many there are.
+        /// The number of GPUs.
         count: usize,
     },
-    /// An NVIDIA card's compute capability is below 8.0.
-    OldCard {
-        /// Its compute capability, ten times the major number and the minor one.
+    /// The compute capability of an NVIDIA GPU is below 8.0.
+    OldGpu {
+        /// The compute capability: ten times the major number, plus the minor number.
         capability: u32,
     },
-    /// An AMD card that the kernels are not written for.
+    /// The kernels do not support the architecture of this AMD GPU.
     Architecture {
-        /// Its architecture, as AMD names it.
+        /// The architecture, as AMD names it.
         name: String,
     },
-    /// So many bytes are not free on the card.
+    /// The GPU does not have enough free memory.
     Memory {
-        /// The bytes asked for.
+        /// The requested bytes.
         bytes: usize,
     },
-    /// Kernels work in more shared memory than the card gives a block of threads.
+    /// Kernels need more shared memory than the GPU has for a block of threads.
     SharedMemory {
-        /// Bytes that they work in.
+        /// Bytes that the kernels need.
         needed: usize,
-        /// Bytes that the card gives.
+        /// Bytes that the GPU has.
         most: usize,
     },
-    /// The kernels do not compile; the compiler's words.
+    /// The kernels do not compile. It contains the compiler's messages.
     Compile(String),
-    /// The driver refused a call, or a kernel failed; after the latter the device is lost.
+    /// The driver rejected a call, or a kernel failed. After a failed kernel the device is lost.
     Driver {
-        /// Which call.
+        /// The call.
         call: &'static str,
-        /// The driver's name of the error.
+        /// The driver's name for the error.
         name: String,
     },
 }
@@ -80,14 +81,14 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoDriver => {
-                f.write_str("no driver of a card")?;
-                // Not that none is there: who asked for one maker's may have another's.
-                for maker in Maker::ALL {
-                    f.write_str(match maker {
-                        Maker::Nvidia => "; NVIDIA's is a library, libcuda.so or nvcuda.dll",
-                        Maker::Amd => {
-                            "; AMD's is HIP, libamdhip64.so of ROCm 6 or 7, on Linux, where libraries are looked for, in \
-                             ROCM_PATH or in /opt/rocm"
+                f.write_str("no GPU driver was found")?;
+                // A GPU may be there: a build for one vendor may run with a GPU of another.
+                for vendor in Vendor::ALL {
+                    f.write_str(match vendor {
+                        Vendor::Nvidia => "; for NVIDIA install the driver (libcuda.so or nvcuda.dll)",
+                        Vendor::Amd => {
+                            "; for AMD, on Linux, install HIP (libamdhip64.so of ROCm 6 or 7), and name ROCm's folder in \
+                             ROCM_PATH if it is not /opt/rocm"
                         }
                     })?;
                 }
@@ -96,30 +97,30 @@ impl fmt::Display for Failure {
             Self::OldDriver { call } => {
                 let (whose, file) =
                     if call.starts_with("hiprtc") { ("hipRTC", "hiprtc") } else { ("HIP", "amdhip64") };
-                write!(f, "{whose}'s library (lib{file}.so) has no {call}: ROCm 6.0 is the least")
+                write!(f, "{whose}'s library (lib{file}.so) lacks {call}: install ROCm 6.0 or newer")
             }
-            Self::NoCompiler(Maker::Nvidia) => f.write_str(
-                "no NVRTC: the run-time compiler's library (libnvrtc.so, of CUDA 12 or 13) is not where libraries are \
-                 looked for; install it, or name its folder in LD_LIBRARY_PATH",
+            Self::NoCompiler(Vendor::Nvidia) => f.write_str(
+                "NVRTC was not found: install the run-time compiler's library (libnvrtc.so of CUDA 12 or 13), or name \
+                 its folder in LD_LIBRARY_PATH",
             ),
-            Self::NoCompiler(Maker::Amd) => f.write_str(
-                "no hipRTC: the run-time compiler's library (libhiprtc.so, of ROCm 6 or 7) is not where libraries are \
-                 looked for; install it, or name ROCm's folder in ROCM_PATH",
+            Self::NoCompiler(Vendor::Amd) => f.write_str(
+                "hipRTC was not found: install the run-time compiler's library (libhiprtc.so of ROCm 6 or 7), or name \
+                 ROCm's folder in ROCM_PATH",
             ),
-            Self::NoCard { count: 0, .. } => f.write_str("the driver finds no card"),
-            Self::NoCard { ordinal, count } => write!(f, "no card {ordinal}: there are {count}, from 0"),
-            Self::OldCard { capability } => {
+            Self::NoGpu { count: 0, .. } => f.write_str("the driver finds no GPU"),
+            Self::NoGpu { ordinal, count } => write!(f, "GPU {ordinal} is out of range (0..{count})"),
+            Self::OldGpu { capability } => {
                 let (major, minor) = (capability / 10, capability % 10);
-                write!(f, "the card's compute capability is {major}.{minor}; 8.0 is the least")
+                write!(f, "the GPU has compute capability {major}.{minor}; 8.0 or higher is needed")
             }
             Self::Architecture { name } => {
-                write!(f, "the card is of {name}; gfx900 is the least, with waves of 32 or 64 lanes")
+                write!(f, "the GPU's architecture is {name}; gfx900 or newer is needed, with waves of 32 or 64 lanes")
             }
-            Self::Memory { bytes } => write!(f, "the card has not {bytes} bytes free"),
+            Self::Memory { bytes } => write!(f, "the GPU does not have {bytes} bytes of free memory"),
             Self::SharedMemory { needed, most } => write!(
                 f,
-                "kernels of these codecs and this width work in {needed} bytes of shared memory, and the card gives a block of \
-                 threads {most}: take codecs of fewer bits"
+                "the kernels of these codecs at this width need {needed} bytes of shared memory, and the GPU has {most} \
+                 for a block of threads: choose codecs of fewer bits"
             ),
             Self::Compile(log) => write!(f, "the kernels do not compile: {log}"),
             Self::Driver { call, name } => write!(f, "{call}: {name}"),
@@ -138,14 +139,14 @@ mod tests {
     fn each_failure_says_what_to_do_or_which_call_it_was() {
         let name = || String::from("a name");
         for (failure, words) in [
-            (Failure::NoDriver, &["no driver"][..]),
+            (Failure::NoDriver, &["no GPU driver"][..]),
             (Failure::OldDriver { call: "hipNone" }, &["libamdhip64.so", "hipNone", "ROCm 6.0"]),
             (Failure::OldDriver { call: "hiprtcNone" }, &["libhiprtc.so", "hiprtcNone", "ROCm 6.0"]),
-            (Failure::NoCompiler(Maker::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
-            (Failure::NoCompiler(Maker::Amd), &["libhiprtc.so", "ROCM_PATH"]),
-            (Failure::NoCard { ordinal: 0, count: 0 }, &["no card"]),
-            (Failure::NoCard { ordinal: 3, count: 2 }, &["no card 3", "2, from 0"]),
-            (Failure::OldCard { capability: 75 }, &["7.5", "8.0"]),
+            (Failure::NoCompiler(Vendor::Nvidia), &["libnvrtc.so", "LD_LIBRARY_PATH"]),
+            (Failure::NoCompiler(Vendor::Amd), &["libhiprtc.so", "ROCM_PATH"]),
+            (Failure::NoGpu { ordinal: 0, count: 0 }, &["finds no GPU"]),
+            (Failure::NoGpu { ordinal: 3, count: 2 }, &["GPU 3 is out of range", "0..2"]),
+            (Failure::OldGpu { capability: 75 }, &["7.5", "8.0"]),
             (Failure::Architecture { name: name() }, &["a name", "gfx900"]),
             (Failure::Memory { bytes: 1234 }, &["1234 bytes"]),
             (Failure::SharedMemory { needed: 72_720, most: 65_536 }, &["72720", "65536", "fewer bits"]),

@@ -1,9 +1,9 @@
-//! What a caller passes in: slices and rows in the card's memory, and rows of tokens to append.
+//! What a caller passes: slices and rows in the GPU's memory, and rows of tokens to append.
 
 use crate::Float;
 use core::ops::Range;
 
-/// Floats in the card's memory, a caller's.
+/// A caller's floats in the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSlice {
     address: u64,
@@ -12,26 +12,29 @@ pub struct DeviceSlice {
 }
 
 impl DeviceSlice {
-    /// `len` floats of a type from an address on: f32, f16 or bf16, aligned as floats are, and to 16 bytes where they are queries and outputs.
+    /// Describes `len` floats from `address` on: f32, f16 or bf16. Rows are aligned to their floats;
+    /// queries and outputs to 16 bytes.
     ///
     /// # Safety
-    /// They lie in memory of the card that the [`Device`](super::Device) is of, reachable in its primary context (which is the CUDA runtime's, and
-    /// so PyTorch's), and stay there until what is asked with them has been done: for a call that takes a
-    /// [`CallerStream`](super::CallerStream) until all that was on that stream when the call returned has been done, and for a graph
-    /// captured from that stream as long as it is launched. Nobody writes what is read, or reads or writes what is written, but on that stream,
-    /// before the call or behind it.
+    /// * The floats lie in memory of the GPU of the [`Device`](super::Device), in its primary context.
+    ///   CUDA's runtime and PyTorch use that context.
+    /// * They stay there until the work is done. A call with a [`CallerStream`](super::CallerStream) is
+    ///   done when that stream has finished what it held when the call returned. A graph captured from the
+    ///   stream needs them as long as it is launched.
+    /// * Nobody writes what is read, and nobody reads or writes what is written, except on that stream
+    ///   before or after the call.
     #[must_use]
     pub const unsafe fn new(address: u64, len: usize, float: Float) -> Self {
         Self { address, len, float }
     }
 
-    /// How many.
+    /// Returns the number of floats.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the slice is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
@@ -41,19 +44,19 @@ impl DeviceSlice {
         self.address
     }
 
-    /// Whether rows of them can be read in pieces of 16 bytes.
+    /// Returns whether kernels can read rows in pieces of 16 bytes.
     #[must_use]
     pub const fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16)
     }
 
-    /// Whether the first lies where a float of the type can.
+    /// Returns whether the address is aligned to the float type.
     #[must_use]
     pub const fn is_at_a_float(&self) -> bool {
         self.address.is_multiple_of(if matches!(self.float, Float::F32) { 4 } else { 2 })
     }
 
-    /// As the kernels number the types.
+    /// Returns the number that kernels use for the float type.
     pub(super) const fn number(&self) -> u32 {
         match self.float {
             Float::F32 => 0,
@@ -63,15 +66,22 @@ impl DeviceSlice {
     }
 }
 
-/// Keys and values of tokens that follow each other, in the card's memory: those of head h and token t from h · `head_stride` +
-/// t · `token_stride` on, the same for both.
+/// Keys and values of consecutive tokens in the GPU's memory.
+///
+/// The row of head h and token t starts at h · `head_stride` + t · `token_stride`, for keys and for values.
+///
+/// ```text
+///           token 0   token 1   token 2
+/// head 0    │ dim │   │ dim │   │ dim │     token_stride floats from column to column
+/// head 1    │ dim │   │ dim │   │ dim │     head_stride floats from line to line
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRows {
     /// Keys.
     pub keys: DeviceSlice,
-    /// Values, of the same type.
+    /// Values, of the same float type.
     pub values: DeviceSlice,
-    /// How many tokens.
+    /// The number of tokens.
     pub tokens: usize,
     /// Floats from a token to the next.
     pub token_stride: usize,
@@ -80,7 +90,7 @@ pub struct DeviceRows {
 }
 
 impl DeviceRows {
-    /// Floats that keys, and values, have at least; `None` for more than there can be.
+    /// Returns how many floats keys, and values, need at least; `None` if that overflows.
     #[must_use]
     pub fn extent(&self, heads: usize, dim: usize) -> Option<usize> {
         let Some(last) = self.tokens.checked_sub(1) else { return Some(0) };
@@ -88,7 +98,7 @@ impl DeviceRows {
         heads.checked_sub(1)?.checked_mul(self.head_stride)?.checked_add(token)?.checked_add(dim)
     }
 
-    /// Whether keys and values are of one type.
+    /// Returns whether keys and values have the same float type.
     #[must_use]
     pub fn is_of_one_type(&self) -> bool {
         self.keys.float == self.values.float
@@ -101,25 +111,30 @@ impl DeviceRows {
     }
 }
 
-/// Tokens that come: rows of f16 on the host, \[tokens]\[kv heads]\[keys, values]\[width], or rows on the card.
+/// New tokens: rows in f16 on the host, \[tokens]\[kv heads]\[keys, values]\[width], or rows on the GPU.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// On the host.
     Host(&'a [u16]),
-    /// On the card.
-    Card(&'a DeviceRows),
+    /// On the GPU.
+    Device(&'a DeviceRows),
 }
 
-/// Rows of tokens that follow each other, whole pages of them where they are encoded.
+/// Rows of consecutive tokens; whole pages if they are encoded.
+///
+/// ```text
+/// tokens   held[0] │ held[1] │ new             held: places in the ring of `sequence`, in two ranges if it wraps
+///                                              new:  tokens of `input`
+/// ```
 #[derive(Clone, Debug)]
 pub struct Rows<'a> {
-    /// The sequence that has the first ones.
+    /// The sequence that has the first rows.
     pub sequence: usize,
-    /// Their places among its exact ones.
+    /// The places of these rows in the sequence's ring.
     pub held: [Range<usize>; 2],
-    /// What has the others.
+    /// The source of the other rows.
     pub input: Input<'a>,
-    /// Which tokens of it.
+    /// The tokens of `input`.
     pub new: Range<usize>,
     /// Position of the first token.
     pub position: u64,
@@ -128,7 +143,7 @@ pub struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// How many.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.held.iter().map(Range::len).sum::<usize>() + self.new.len()

@@ -1,10 +1,11 @@
-//! Buffers that a layer on the card owns. `Paged` holds them; the files that use them add their methods to it.
+//! Buffers that a layer on the GPU owns. `Paged` holds them; its methods are in the files that use the
+//! buffers.
 
 use super::driver::{Buffer, Kernels};
 use alloc::vec::Vec;
 use std::sync::Mutex;
 
-/// What stays where it is from the beginning.
+/// Buffers that keep their addresses for the life of a layer, except the pool.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) pool: Buffer<u8>,
@@ -12,21 +13,23 @@ pub(super) struct Held {
     pub(super) sequences: Buffer<u32>,
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
-    /// What fields of keys stand for, and codes that are looked up in shared memory: keys', then values'.
+    /// What fields of keys stand for, and codes that kernels look up in shared memory: of keys, then of
+    /// values.
     pub(super) entries: Buffer<u32>,
-    /// Outliers of pages: pieces of memory that come one by one, and stay where they are.
+    /// Outliers of pages: pieces of memory, which are added one by one and do not move.
     pub(super) outliers: Mutex<Vec<Buffer<u32>>>,
 }
 
-/// What a step works in.
+/// Buffers of a decode step.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) query_heads: usize,
     pub(super) splits: usize,
     pub(super) exact_splits: usize,
-    /// Whether most blocks of threads have several rounds of slots.
+    /// Whether most blocks of threads take several rounds of slots.
     pub(super) several: bool,
-    /// Whether blocks of threads take exact tokens beside pages, or some those alone.
+    /// Whether the blocks of threads that take pages take exact tokens too. Otherwise some blocks take
+    /// exact tokens alone.
     pub(super) together: bool,
     pub(super) queries: Buffer<f32>,
     pub(super) output: Buffer<f32>,
@@ -35,7 +38,7 @@ pub(super) struct Work {
     pub(super) sums: Buffer<f32>,
 }
 
-/// Rows on the card.
+/// Rows on the GPU that become pages.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) rows: Buffer<u16>,
@@ -44,23 +47,23 @@ pub(super) struct Incoming {
     pub(super) refused: Buffer<u32>,
 }
 
-/// What looks at rows on the card.
+/// The kernels on callers' rows, and their results.
 #[derive(Debug)]
-pub(super) struct Taking {
+pub(super) struct RowKernels {
     pub(super) kernels: Kernels,
     pub(super) doubtful: Buffer<u32>,
-    /// Of each sequence, why it takes no more steps: 0 where it does.
+    /// For each sequence, why it takes no more steps; 0 if it does.
     pub(super) flags: Buffer<u32>,
 }
 
-/// Biases of all sequences on the card.
+/// Biases of some sequences on the GPU.
 #[derive(Debug)]
 pub(super) struct Biases {
     pub(super) values: Buffer<f32>,
-    /// Of each sequence, where its first value is.
+    /// The first value of each sequence.
     pub(super) starts: Buffer<u64>,
-    /// Positions of each of these sequences when they were set.
+    /// Positions of each sequence when the biases were written.
     pub(super) positions: Vec<u64>,
-    /// 1, or one for each query head.
+    /// 1, or one row for each query head.
     pub(super) rows: usize,
 }

@@ -1,38 +1,45 @@
-//! Sizes, and what kernels are given: the same as in `kernels/*.cuh`.
+//! Sizes, and parameters of kernels: the same as in `kernels/*.cuh`.
+//!
+//! ```text
+//! pool     slot │ slot │ slot …            a page of 64, 128 or 256 tokens is 1, 2 or 4 slots
+//! slot     head 0 │ head 1 │ …             64 tokens; each head starts at a multiple of 32 bytes
+//! head     planes of keys │ centre │ fields of keys │ norms of values │ tail │ planes of values │ fields of groups
+//!          └───────────────────────── key_part ────────────────────────────┘ └────────── value_part ──────────┘
+//! ```
 
 use super::tables::{Cells, CodeShape, Tables};
 use alloc::vec::Vec;
 
-/// Widths of keys and values that there are kernels for.
+/// Widths of keys and values with kernels.
 pub const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
 
-/// Tokens of a slot, which is what kernels work on: a page is one of them, or two or four.
+/// Tokens of a slot, the unit of kernels. A page is one, two or four slots.
 pub(super) const SLOT_TOKENS: usize = 64;
 
-/// Sizes. Keys and values are of one width.
+/// Sizes of a layer. Keys and values have the same width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Width of a key and of a value: one of [`WIDTHS`].
     pub dim: usize,
     /// Key/value heads.
     pub kv_heads: usize,
-    /// Tokens of a page as the CPU has it: 64, 128 or 256.
+    /// Tokens of a page on the CPU: 64, 128 or 256.
     pub page_tokens: usize,
     /// Whether a page has a centre.
     pub centres: bool,
-    /// Sequences.
+    /// The number of sequences.
     pub sequences: usize,
     /// Pages of all sequences together.
     pub pages: usize,
-    /// Pages of one sequence at most.
+    /// Maximum pages of a sequence.
     pub pages_each: usize,
-    /// Exact tokens of one sequence at most.
+    /// Maximum exact tokens of a sequence.
     pub exact: usize,
-    /// Of these, sinks.
+    /// Sinks among these.
     pub sinks: usize,
-    /// Places for the others, and for those that may become exact again: no fewer than there are exact ones.
+    /// Places of the ring: for the other exact tokens, and for those that a rollback makes exact again.
     pub ring: usize,
-    /// Whether some chunks of four values of keys, and of values, are exact beside their codes.
+    /// Whether keys, and values, have chunks of four values that are exact in addition to their codes.
     pub outliers: [bool; 2],
 }
 
@@ -41,13 +48,13 @@ impl Shape {
         self.page_tokens / SLOT_TOKENS
     }
 
-    /// Bytes of a page of such keys and values as the CPU has it.
+    /// Returns the bytes of a page with these tables, as on the CPU.
     #[must_use]
     pub fn bytes_of_page(&self, keys: &Tables, values: &Tables) -> usize {
         self.page_bytes(keys.shape, values.shape)
     }
 
-    /// Bytes of a page as the CPU has it.
+    /// Returns the bytes of a page, as on the CPU.
     pub(super) fn page_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = match keys {
             _ if !self.centres => 0,
@@ -59,22 +66,22 @@ impl Shape {
         8 + self.kv_heads * (self.page_tokens * (keys.row(self.dim) + values.row(self.dim)) + centre + norms)
     }
 
-    /// Bytes of a slot of one head, as `kernels/layout.cuh` has it.
+    /// Returns the bytes of a slot of one head, as in `kernels/layout.cuh`.
     pub(super) fn slot_bytes(&self, keys: CodeShape, values: CodeShape) -> usize {
         (self.key_part(keys, values) + self.value_part(values)).next_multiple_of(32)
     }
 
-    /// Bytes of a slot's planes.
+    /// Returns the bytes of a slot's planes.
     pub(super) fn planes(&self, shape: CodeShape) -> usize {
-        SLOT_TOKENS * shape.card_row(self.dim)
+        SLOT_TOKENS * shape.gpu_row(self.dim)
     }
 
-    /// As the kernels' source has it.
+    /// Returns `outliers` as the number in the kernels' source.
     pub(super) fn outliers_number(&self) -> u32 {
         u32::from(self.outliers[0]) | u32::from(self.outliers[1]) << 1
     }
 
-    /// Bytes of a slot but for the part of its values.
+    /// Returns the bytes of a slot without the part of its values.
     pub(super) fn key_part(&self, keys: CodeShape, values: CodeShape) -> usize {
         let centre = if self.centres { 2 * keys.operands(self.dim) } else { 0 };
         let of_values = if matches!(values, CodeShape::Groups(_)) { 0 } else { 2 };
@@ -83,30 +90,30 @@ impl Shape {
         self.planes(keys) + centre + SLOT_TOKENS * (2 * keys.fields(self.dim) + of_values) + tail
     }
 
-    /// Where a slot has the second half of keys of two halves; 0 where they are not.
+    /// Returns where a slot has the second half of keys, or 0 for keys without halves.
     pub(super) fn coarse_at(&self, keys: CodeShape, values: CodeShape) -> usize {
         let Some([fine, _]) = keys.halves() else { return 0 };
         let half = Self { dim: self.dim / 2, outliers: [false; 2], ..*self };
         half.key_part(fine, values)
     }
 
-    /// Bytes of a slot's values: planes, and fields of groups behind them.
+    /// Returns the bytes of a slot's values: planes, then fields of groups.
     pub(super) fn value_part(&self, values: CodeShape) -> usize {
         let fields = if matches!(values, CodeShape::Groups(_)) { 2 * values.fields(self.dim) } else { 0 };
         self.planes(values) + SLOT_TOKENS * fields
     }
 
-    /// Places of exact tokens of a sequence.
+    /// Returns the places for exact tokens of a sequence.
     pub(super) fn exact_places(&self) -> usize {
         self.ring + self.sinks
     }
 
-    /// Values of the exact rows of a token.
+    /// Returns the values of the exact rows of a token.
     pub(super) fn token_values(&self) -> usize {
         self.kv_heads * 2 * self.dim
     }
 
-    /// Values of balances and prefix centres of a sequence.
+    /// Returns the values of balances and prefix centres of a sequence.
     pub(super) fn front_values(&self) -> usize {
         self.kv_heads * 2 * self.dim
     }
@@ -115,21 +122,21 @@ impl Shape {
 /// What a sequence holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
-    /// Its pages, in order: places in the pool.
+    /// Its pages in order, as places in the pool.
     pub pages: Vec<u32>,
     /// Its exact tokens: sinks, then the window.
     pub exact: usize,
-    /// Of these, sinks.
+    /// Sinks among these.
     pub sinks: usize,
-    /// Place in the ring of the first token of the window.
+    /// The place in the ring of the window's first token.
     pub place: usize,
-    /// Position of the next token.
+    /// The position of the next token.
     pub next: u64,
-    /// Position of the first token of the window.
+    /// The position of the window's first token.
     pub window_start: u64,
 }
 
-/// As the kernels take it.
+/// Parameters of `upload` and `download`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Exchange {
@@ -141,11 +148,11 @@ pub(super) struct Exchange {
     pub(super) page_bytes: u64,
     pub(super) kv_heads: u32,
     pub(super) page_tokens: u32,
-    /// Of kernels that are compiled with outliers; others do not look at it.
+    /// Only kernels with outliers read it.
     pub(super) outliers: u64,
 }
 
-/// As the kernels take it.
+/// Parameters of `check`, `take` and `widen`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Given {
@@ -163,7 +170,7 @@ pub(super) struct Given {
     pub(super) bounds: [f32; 2],
 }
 
-/// As the kernels take it.
+/// Parameters of `step`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Steps {
@@ -182,7 +189,7 @@ pub(super) struct Steps {
     pub(super) bounds: [f32; 2],
 }
 
-/// As the kernels take it.
+/// Parameters of `encode_keys` and `encode_values`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Encode {
@@ -208,7 +215,7 @@ pub(super) struct Encode {
     pub(super) cells: Cells,
 }
 
-/// As the kernels take it.
+/// Biases, as kernels read them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Bias {
@@ -217,7 +224,7 @@ pub(super) struct Bias {
     pub(super) of_heads: u64,
 }
 
-/// As the kernels take it.
+/// Parameters of `attend` and `combine`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Params {
@@ -258,12 +265,12 @@ pub(super) struct Params {
     pub(super) key_table: [u32; 32],
     pub(super) value_table: [u32; 32],
     pub(super) bias: Bias,
-    /// Of kernels that are compiled for halves; others do not look at it.
+    /// Only kernels for halves read it.
     pub(super) coarse_table: [u32; 32],
     pub(super) coarse_unit: f32,
 }
 
-/// As the kernels take it.
+/// Parameters of the kernels of blocks.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Block {
@@ -311,12 +318,12 @@ pub(super) struct Block {
     pub(super) key_centroids: [f32; 128],
     pub(super) value_centroids: [f32; 128],
     pub(super) bias: Bias,
-    /// Of kernels that are compiled for halves; others do not look at it.
+    /// Only kernels for halves read it.
     pub(super) coarse_centroids: [f32; 128],
     pub(super) coarse_unit: f32,
 }
 
-/// A sequence's words on the card.
+/// Returns a sequence's words on the GPU.
 pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
     let halves = |x: u64| [x as u32, (x >> 32) as u32];
     let ([next, next_high], [start, start_high]) = (halves(sequence.next), halves(sequence.window_start));

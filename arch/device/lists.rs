@@ -1,22 +1,28 @@
-//! Outliers in the layout that kernels read, and the allocator of the memory that holds them.
+//! Outliers as kernels read them, and the allocator of their memory.
+//!
+//! ```text
+//! piece 0   │ page 3's │ free │ page 0's ······ │ free │     an outlier is three words
+//! piece 1   │ page 1's │ free                          │     pieces are added, and never move
+//! list      address u64 │ keys, values: count u16 each │ keys, values: largest magnitude f16 each
+//! ```
 
 use super::layout::{SLOT_TOKENS, Shape};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// A chunk of four values of a row, which is added to what the row's codes say.
+/// A chunk of four values of a row, which is added to the decoded codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Outlier {
-    /// Which head's.
+    /// The key/value head.
     pub head: u16,
-    /// Whether it is a value's; otherwise a key's.
+    /// Whether the row is a value; otherwise it is a key.
     pub of_value: bool,
-    /// Which token of the page.
+    /// The token of the page.
     pub token: u16,
-    /// Which chunk of the row.
+    /// The chunk of the row.
     pub chunk: u16,
-    /// f16, in the basis of the codes.
+    /// Four values in f16, in the basis of the codes.
     pub values: [u16; 4],
 }
 
@@ -29,21 +35,22 @@ impl Outlier {
         usize::from(self.token) % SLOT_TOKENS
     }
 
-    /// Its place among a page's: by slot, head and side, keys by token, values by chunk.
+    /// Returns the sorting key among a page's outliers: slot, head and side; then token for keys, chunk for
+    /// values.
     pub(super) fn order(&self) -> (usize, u16, bool, usize, u16) {
         let (token, chunk) = (self.token_of_slot(), self.chunk);
         let (first, second) = if self.of_value { (usize::from(chunk), token as u16) } else { (token, chunk) };
         (self.slot(), self.head, self.of_value, first, second)
     }
 
-    /// As the kernels have it.
+    /// Returns the words that kernels read.
     pub(super) fn words(&self) -> [u32; WORDS] {
         let two = |low, high| u32::from(low) | u32::from(high) << 16;
         let [w, x, y, z] = self.values;
         [self.token_of_slot() as u32 | u32::from(self.chunk) << 8, two(w, x), two(y, z)]
     }
 
-    /// The same back, of a slot, a head and a side.
+    /// Returns the outlier of such words, for a slot, a head and a side.
     pub(super) fn of_words(
         [place, low, high]: [u32; WORDS],
         slot: usize,
@@ -60,27 +67,27 @@ impl Outlier {
     }
 }
 
-/// Words of an outlier on the card.
+/// Words of an outlier on the GPU.
 pub(super) const WORDS: usize = 3;
 
-/// Words of where a slot's are.
+/// Words that describe a slot's outliers.
 pub(super) const LIST_WORDS: usize = 4;
 
-/// There is room for one in so many of all chunks, and for as many more each time that this is not enough.
+/// A piece has space for one in 32 of all chunks.
 const SHARE: usize = 32;
 
-/// Which parts of the pieces of memory are whose. Places are of outliers.
+/// An allocator: which ranges of the pieces of memory belong to which page. Ranges count outliers.
 #[derive(Debug)]
 pub(super) struct Lists {
-    /// Of each piece what is free, in order, apart from each other.
+    /// For each piece, the free ranges in order. No two are adjacent.
     free: Vec<Vec<Range<usize>>>,
-    /// Of each page of the pool.
+    /// The range of each page of the pool.
     pub(super) runs: Vec<Option<Run>>,
-    /// Room of a piece.
+    /// Outliers that a piece has space for.
     pub(super) each: usize,
 }
 
-/// What a page has.
+/// A page's range.
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) piece: usize,
@@ -99,25 +106,26 @@ impl Lists {
     pub(super) fn new(shape: &Shape) -> Self {
         let sides = shape.outliers.iter().filter(|exact| **exact).count();
         let page = shape.page_tokens * shape.kv_heads * (shape.dim / 4) * sides;
-        // A piece has room for any page: at most half of its chunks are outliers.
+        // A piece has space for any page: at most half of its chunks are outliers.
         let each = (shape.pages.saturating_mul(page) / SHARE).max(page / 2);
         let pages = if sides > 0 { shape.pages } else { 0 };
         Self { free: Vec::new(), runs: (0..pages).map(|_| None).collect(), each }
     }
 
-    /// The pool has so many pages now.
+    /// Sets the number of pages in the pool.
     pub(super) fn grow(&mut self, pages: usize) {
         if !self.runs.is_empty() {
             self.runs.resize_with(pages, || None);
         }
     }
 
-    /// A piece with room for so many.
+    /// Adds a piece with space for `count` outliers.
     pub(super) fn add(&mut self, count: usize) {
         self.free.push(core::iter::once(0..count).collect());
     }
 
-    /// Room for so many in the first piece that has it.
+    /// Allocates `count` outliers in the first piece with enough space: returns the piece and the first
+    /// place.
     pub(super) fn take(&mut self, count: usize) -> Option<(usize, usize)> {
         for (piece, free) in self.free.iter_mut().enumerate() {
             if let Some(at) = free.iter().position(|places| places.len() >= count) {
@@ -132,8 +140,8 @@ impl Lists {
         None
     }
 
-    /// Places of a piece are free.
-    fn give(&mut self, piece: usize, places: Range<usize>) {
+    /// Frees a range of a piece, and joins it with free neighbours.
+    fn release(&mut self, piece: usize, places: Range<usize>) {
         if places.is_empty() {
             return;
         }
@@ -148,16 +156,16 @@ impl Lists {
         }
     }
 
-    /// What a page had is free.
+    /// Frees a page's range.
     pub(super) fn forget(&mut self, page: u32) {
         if let Some(run) = self.runs.get_mut(page as usize).and_then(Option::take) {
-            self.give(run.piece, run.places());
+            self.release(run.piece, run.places());
         }
     }
 }
 
-/// What kernels read of an ordered page's outliers that lie at an address: of each slot and head where they are; and how many there are,
-/// \[slots]\[kv heads]\[keys, values].
+/// Returns what kernels read of a page's sorted outliers at an address: the description of each slot and
+/// head, and the counts, \[slots]\[kv heads]\[keys, values].
 pub(super) fn lists_of(list: &[Outlier], shape: &Shape, address: u64) -> (Vec<u32>, Vec<u16>) {
     let (mut words, mut at) = (Vec::new(), 0);
     let mut counts = vec![0u16; 2 * shape.slots_of_page() * shape.kv_heads];
@@ -198,9 +206,9 @@ mod tests {
         }
     }
 
-    /// Room is given out once, comes back, and what is beside each other is one again.
+    /// Space is allocated once, freed, and joined with its free neighbours.
     #[test]
-    fn room_comes_back() {
+    fn freed_space_is_used_again() {
         let mut lists = Lists::new(&shape());
         assert_eq!(lists.take(1), None, "no piece yet");
         lists.add(100);
@@ -216,15 +224,15 @@ mod tests {
                     assert!(held.iter().all(|other| other.end <= own.start || own.end <= other.start));
                     held.push(own);
                 }
-                None => lists.give(0, held.swap_remove(random as usize % held.len())),
+                None => lists.release(0, held.swap_remove(random as usize % held.len())),
             }
             let free: usize = lists.free[0].iter().map(Range::len).sum();
             assert_eq!(free + held.iter().map(Range::len).sum::<usize>(), 100);
             assert!(lists.free[0].windows(2).all(|two| two[0].end < two[1].start), "{:?}", lists.free);
         }
-        held.drain(..).for_each(|own| lists.give(0, own));
+        held.drain(..).for_each(|own| lists.release(0, own));
         assert!(lists.free[0].len() == 1 && lists.free[0][0] == (0..100));
-        // A second piece has what the first has no room for.
+        // The second piece is used when the first has no space.
         lists.add(300);
         assert_eq!(
             (lists.take(200), lists.take(60), lists.take(60)),
@@ -232,7 +240,7 @@ mod tests {
         );
     }
 
-    /// Words say what an outlier is, and where each slot's begin.
+    /// Words describe an outlier, and where each slot's begin.
     #[test]
     fn words_are_outliers() {
         let mut list = Vec::new();

@@ -1,5 +1,6 @@
-//! Chunks of four values that pages keep exactly, beside what their codes say: in memory of their own, which grows piece by piece, so that
-//! what a captured step reads stays where it is.
+//! Chunks of four values that pages keep exactly, in addition to their codes.
+//!
+//! They have their own memory. It grows piece by piece, so that addresses in captured steps stay valid.
 
 use super::driver::Buffer;
 use super::failure::Failure;
@@ -14,7 +15,7 @@ impl Paged {
         self.held.outliers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another piece of memory, of at least so many.
+    /// Adds a piece of memory for at least `count` outliers.
     pub(super) fn add_outliers(&mut self, count: usize) -> Result<(), Failure> {
         if self.lists.runs.is_empty() {
             return Ok(());
@@ -26,22 +27,23 @@ impl Paged {
         Ok(())
     }
 
-    /// Room for so many, that of another piece if there is none.
-    fn room_for(&mut self, count: usize) -> Result<(usize, usize), Failure> {
+    /// Allocates `count` outliers, and adds a piece of memory if none has enough space.
+    fn space_for(&mut self, count: usize) -> Result<(usize, usize), Failure> {
         if count == 0 {
             return Ok((0, 0));
         }
-        if let Some(room) = self.lists.take(count) {
-            return Ok(room);
+        if let Some(space) = self.lists.take(count) {
+            return Ok(space);
         }
         self.add_outliers(count)?;
         match self.lists.take(count) {
-            Some(room) => Ok(room),
+            Some(space) => Ok(space),
             None => unreachable!("as much was added"),
         }
     }
 
-    /// Takes outliers to where kernels find them, in place of those that these pages had, and gives the words that say where.
+    /// Copies outliers to the GPU, in place of those that these pages had. It returns the words that
+    /// describe where they are.
     pub(super) fn keep_outliers(
         &mut self,
         pages: &[u32],
@@ -59,7 +61,7 @@ impl Paged {
             let mut list = list.clone();
             list.sort_unstable_by_key(Outlier::order);
             self.lists.forget(*page);
-            let (piece, first) = self.room_for(list.len())?;
+            let (piece, first) = self.space_for(list.len())?;
             let address = self.pieces()[piece].address() + (4 * WORDS * first) as u64;
             let (words, counts) = lists_of(&list, &shape, address);
             self.lists.runs[*page as usize] = Some(Run { piece, first, counts });
@@ -72,13 +74,13 @@ impl Paged {
         Ok(all)
     }
 
-    /// The outliers of a page, by head, keys and then values, token and chunk.
+    /// Reads the outliers of a page, sorted by head, keys before values, then token and chunk.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For a place beyond the pool.
+    /// Panics for a place beyond the pool.
     pub fn outliers(&self, page: u32) -> Result<Vec<Outlier>, Failure> {
         assert!((page as usize) < self.shape.pages);
         let Some(run) = self.lists.runs.get(page as usize).and_then(Option::as_ref) else {
@@ -97,7 +99,7 @@ impl Paged {
         Ok(list)
     }
 
-    /// Says that no sequence has a page any more: its outliers' room is free.
+    /// Frees the outliers of a page that no sequence holds.
     pub fn release(&mut self, page: u32) {
         self.lists.forget(page);
     }

@@ -1,11 +1,17 @@
-//! Pages of one layer on a card, for several sequences, and attention on them.
+//! Pages of one layer on a GPU, for several sequences, and decode attention on them.
+//!
+//! ```text
+//! attend    blocks of threads: [splits, units, sequences]   a unit is a key/value head and at most 8 query heads
+//!           split 0 │ split 1 │ … │ exact tokens            each writes weighted sums of its tokens
+//! combine   blocks of threads: [query heads, sequences]     adds the parts, rotates back, writes the output
+//! ```
 
 use super::compile::{Numbers, Source, load};
-use super::driver::{Buffer, Device, Event, Graph, Kernels, Stream, time};
+use super::driver::{Buffer, Device, Event, Kernels, Stream};
 use super::encode::Encoder;
-use super::failure::{Failure, Maker};
+use super::failure::{Failure, Vendor};
 use super::given::DeviceSlice;
-use super::held::{Biases, Held, Incoming, Taking, Work};
+use super::held::{Biases, Held, Incoming, RowKernels, Work};
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
 use super::lists::{LIST_WORDS, Lists};
 use super::tables::{CodeShape, Tables};
@@ -21,62 +27,55 @@ use std::sync::Mutex;
 const HEADS: usize = 8;
 /// Exact tokens that a block of threads takes.
 const EXACT_TOKENS: usize = 32;
-/// Slots of 64 tokens that a block of threads may sum without leaving 32 bits: 255 · 128 a token, and 2³⁰ that rounding adds before a shift.
+/// Slots of 64 tokens whose sum fits 32 bits: 255 · 128 for each token, and 2³⁰ that rounding adds before a
+/// shift.
 const MOST_SLOTS: usize = 512;
 const _: () = assert!(MOST_SLOTS * 64 * 255 * 128 + (1 << 30) < 1 << 31);
-/// Blocks of threads that a multiprocessor holds; of the wider rows.
+/// Blocks of threads on a multiprocessor, up to a width of 128 and beyond it.
 const RESIDENT: usize = 4;
 const RESIDENT_WIDE: usize = 2;
-/// Of a block of threads: slots at once.
+/// Slots that a block of threads takes at once, one for each warp.
 const WARPS: usize = 4;
 pub(super) const THREADS: usize = 128;
 const COMBINE_THREADS: usize = 512;
-/// Where splits are so few.
+/// For a small number of splits, at most `FEW`.
 const COMBINE_FEW_THREADS: usize = 160;
 const FEW: usize = 45;
-/// Pages that cross at once.
+/// Pages that are copied at once.
 pub(super) const CROSSING: usize = 64;
 
-/// Which kernel of an image.
+/// The kernels of an image, by number.
 const NAMES: [&core::ffi::CStr; 5] = [c"upload", c"download", c"attend", c"combine", c"combine_few"];
 const ATTEND: usize = 2;
 const COMBINE: usize = 3;
 const COMBINE_FEW: usize = 4;
 
-/// How to attend: what a captured step keeps.
+/// Options of attention. A captured step keeps them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// logit = scale · q·k.
     pub scale: f32,
-    /// logit = cap · tanh(logit/cap); 0: not.
+    /// logit = cap · tanh(logit/cap); 0 switches it off.
     pub soft_cap: f32,
-    /// Positions that are seen; 0: all.
+    /// Visible positions; 0 for all.
     pub window: u64,
-    /// Whether sinks are seen from beyond the window.
+    /// Whether sinks outside of the window are visible.
     pub keep_sinks: bool,
-    /// Whether the sink logits count.
+    /// Whether to use the sink logits.
     pub sink_logits: bool,
-    /// Whether biases count, those last [set](Paged::set_bias).
+    /// Whether to add the biases that were last [set](Paged::set_bias).
     pub biased: bool,
 }
 
 impl Attention {
-    /// What kernels are compiled for: 0, 1 where logits are capped or hidden, 2 where something is added to them.
+    /// Returns which kernels to compile: 0 for plain ones, 1 for a cap or a window, 2 for biases.
     pub(super) fn options(&self) -> usize {
         let some = self.soft_cap != 0.0 || self.window != 0;
         if self.biased { 2 } else { some.into() }
     }
 }
 
-/// A captured step of decode attention: the same kernels with the same memory, however often.
-#[derive(Debug)]
-pub struct Step {
-    graph: Graph,
-    /// What its kernels use.
-    used: Vec<(Arc<Held>, Arc<Kernels>, Arc<Work>)>,
-}
-
-/// Where kernels find what sequences hold.
+/// Addresses of what sequences hold.
 pub(super) struct Addresses {
     pub(super) pool: u64,
     pub(super) table: u64,
@@ -86,7 +85,7 @@ pub(super) struct Addresses {
     pub(super) entries: u64,
 }
 
-/// Pages of one layer on a card.
+/// Pages of one layer on a GPU.
 #[derive(Debug)]
 pub struct Paged {
     pub(super) device: Device,
@@ -98,37 +97,37 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
-    /// What encoding looks triplets and codes up in, where cells do not do: keys', then values'.
+    /// What encoding looks up where cells do not suffice: triplets and codes of keys, then of values.
     pub(super) search: Buffer<u32>,
     pub(super) crossing: Buffer<u8>,
     pub(super) crossing_slots: Buffer<u32>,
     pub(super) crossing_lists: Buffer<u32>,
     pub(super) lists: Lists,
     pub(super) held: Arc<Held>,
-    /// By what only some steps ask for.
+    /// Kernels of decode steps, by [`Attention::options`].
     kernels: [Option<Arc<Kernels>>; 3],
     work: Option<Arc<Work>>,
-    /// Those of blocks of queries, likewise.
+    /// Kernels of blocks of queries, likewise.
     pub(super) blocks: [Option<Arc<Kernels>>; 3],
     pub(super) bias: Option<Biases>,
-    /// Of each sequence: the position of its next token.
+    /// The position of each sequence's next token.
     pub(super) positions: Vec<u64>,
     pub(super) encoders: Option<Arc<[Encoder]>>,
     pub(super) incoming: Option<Arc<Incoming>>,
-    pub(super) taking: Option<Arc<Taking>>,
-    /// Before and after what a caller's stream is in order with.
+    pub(super) row_kernels: Option<Arc<RowKernels>>,
+    /// Orders this layer's work with that of a caller's stream.
     pub(super) event: Event,
 }
 
 impl Paged {
-    /// Room for such pages. `steps` are what the four scales of norms stand for, 64 each, `book` the 32 centroids of a
-    /// centre, where its codes change, and what an integer of it is worth.
+    /// Allocates a layer. `steps` are the values of the four scales of norms, 64 each. `book` has the 32
+    /// centroids of a centre, with their thresholds, and what an integer is worth.
     ///
     /// # Errors
-    /// [`Failure::Memory`], [`Failure::SharedMemory`], and what compiling and the driver refuse.
+    /// [`Failure::Memory`], [`Failure::SharedMemory`]; errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For sizes that [`Shape`] does not name.
+    /// Panics for sizes that [`Shape`] excludes.
     pub fn new(
         device: &Device,
         shape: Shape,
@@ -182,7 +181,7 @@ impl Paged {
             positions: alloc::vec![0; shape.sequences],
             encoders: None,
             incoming: None,
-            taking: None,
+            row_kernels: None,
             event: Event::new(device)?,
         };
         paged.steps.write(0, steps)?;
@@ -196,27 +195,27 @@ impl Paged {
         Ok(paged)
     }
 
-    /// Bytes of a page as the CPU has it.
+    /// Returns the bytes of a page on the CPU.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
         self.shape.page_bytes(self.keys.shape, self.values.shape)
     }
 
-    /// Bytes that a page takes on the card.
+    /// Returns the bytes of a page on the GPU.
     #[must_use]
-    pub fn card_page_bytes(&self) -> usize {
+    pub fn gpu_page_bytes(&self) -> usize {
         self.shape.slots_of_page()
             * self.shape.kv_heads
             * self.shape.slot_bytes(self.keys.shape, self.values.shape)
     }
 
-    /// Values of the exact rows of a token: \[kv heads]\[keys, values]\[width].
+    /// Returns the values of the exact rows of a token: \[kv heads]\[keys, values]\[width].
     #[must_use]
     pub fn token_values(&self) -> usize {
         self.shape.token_values()
     }
 
-    /// The kernels, compiled now if they have not been.
+    /// Returns the kernels, and compiles them at their first use.
     pub(super) fn kernels(&mut self, options: usize) -> Result<Arc<Kernels>, Failure> {
         if let Some(kernels) = &self.kernels[options] {
             return Ok(kernels.clone());
@@ -230,7 +229,7 @@ impl Paged {
         Ok(kernels)
     }
 
-    /// Where kernels find what some sequences hold. They count sequences from the first of these.
+    /// Returns the addresses of what sequences `of` hold. Kernels count sequences from the first of these.
     pub(super) fn held_of(&self, of: &Range<usize>) -> Addresses {
         let (shape, held, first) = (&self.shape, &self.held, of.start as u64);
         assert!(of.start < of.end && of.end <= shape.sequences, "{of:?} of {} sequences", shape.sequences);
@@ -246,7 +245,7 @@ impl Paged {
         }
     }
 
-    /// The numbers that all kernels are compiled with.
+    /// Returns the numbers that all kernels are compiled with.
     pub(super) fn numbers(&self) -> Numbers {
         let (shape, keys, values) = (&self.shape, self.keys.shape, self.values.shape);
         let whole = vec![
@@ -275,21 +274,21 @@ impl Paged {
         Numbers { whole, halves }
     }
 
-    /// Slots of a page, consecutive ones.
+    /// Returns the consecutive slots of a page.
     pub(super) fn slots_of(&self, page: u32) -> Range<u32> {
         assert!((page as usize) < self.shape.pages, "page {page} of {}", self.shape.pages);
         let each = self.shape.slots_of_page() as u32;
         page * each..(page + 1) * each
     }
 
-    /// What a sequence holds from now on, but for exact tokens, which are [stored](Self::store). `front`: \[kv heads]\[balance, prefix
-    /// centre]\[width].
+    /// Sets what a sequence holds, except exact tokens, which [`store`](Self::store) writes. `front` is
+    /// \[kv heads]\[balance, prefix centre]\[width].
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For numbers beyond the [`Shape`], and other lengths.
+    /// Panics for numbers beyond the [`Shape`], and for other lengths.
     pub fn set(&mut self, number: usize, sequence: &Sequence, front: &[f32]) -> Result<(), Failure> {
         let shape = self.shape;
         assert_eq!(front.len(), shape.front_values());
@@ -300,13 +299,13 @@ impl Paged {
         self.extend(number, sequence)
     }
 
-    /// The same of a sequence that has grown by exact tokens alone.
+    /// Sets what a sequence holds after only exact tokens were added.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For numbers beyond the [`Shape`], and other lengths.
+    /// Panics for numbers beyond the [`Shape`], and for other lengths.
     pub fn extend(&mut self, number: usize, sequence: &Sequence) -> Result<(), Failure> {
         let shape = self.shape;
         assert!(number < shape.sequences && sequence.exact <= shape.exact && sequence.sinks <= shape.sinks);
@@ -317,14 +316,14 @@ impl Paged {
         Ok(())
     }
 
-    /// Memory for steps of so many query heads; `splits` of a sequence's pages are worked on at once, by default as many as
-    /// fill the card.
+    /// Allocates the memory of steps with `query_heads` query heads. `splits` parts of a sequence's pages
+    /// run in parallel; `None` chooses as many as fill the GPU.
     ///
     /// # Errors
     /// [`Failure::Memory`].
     ///
     /// # Panics
-    /// Unless the key/value heads divide the query heads.
+    /// Panics unless `query_heads` is a multiple of the key/value heads.
     pub fn reserve(&mut self, query_heads: usize, splits: Option<usize>) -> Result<(), Failure> {
         if self.work.as_ref().is_some_and(|work| work.query_heads == query_heads) && splits.is_none() {
             return Ok(());
@@ -338,11 +337,13 @@ impl Paged {
         let each = if shape.dim > 128 { RESIDENT_WIDE } else { RESIDENT };
         let resident = each * self.device.multiprocessors();
         let once = resident / all;
-        // Where so many units leave few splits each, four rounds of blocks of threads end closer together than one.
+        // With many units, splits are few. Four rounds of blocks of threads then end closer together than
+        // one.
         let filling = if once < 32 { (4 * resident / all).max(1) } else { once };
         let slots = shape.pages_each * shape.slots_of_page();
         let splits = splits.unwrap_or(filling).min(slots.div_ceil(4)).max(slots.div_ceil(MOST_SLOTS)).max(1);
-        // Blocks of threads of their own for exact tokens end soonest, as long as nobody waits for a place because of them.
+        // Separate blocks of threads for exact tokens end soonest, if no other block waits for a place
+        // because of them.
         let together = all * (splits + exact_splits) > resident && exact_splits <= splits;
         let rows = all * (splits + exact_splits) * HEADS;
         let vectors = shape.sequences * query_heads * shape.dim;
@@ -358,16 +359,17 @@ impl Paged {
             parts: Buffer::new(&self.device, rows * shape.dim)?,
             sums: Buffer::new(&self.device, 2 * rows)?,
         };
-        // Its zeros are written on the device's stream, and a captured step runs on another. Where that fails, what there was stays.
+        // The device's stream zeroes the buffers, and a captured step runs on another stream. After an
+        // error the old memory stays.
         self.device.synchronize()?;
         self.work = Some(Arc::new(work));
         Ok(())
     }
 
-    /// Compiles what a step like this needs.
+    /// Compiles the kernels of such a step.
     ///
     /// # Errors
-    /// What compiling refuses.
+    /// Errors of the compiler.
     pub fn prepare(&mut self, attention: &Attention) -> Result<(), Failure> {
         self.kernels(attention.options()).map(drop)
     }
@@ -379,59 +381,66 @@ impl Paged {
         }
     }
 
-    /// Queries of the next step, \[sequences]\[query heads]\[width].
+    /// Copies the queries of the next step to the GPU, \[sequences]\[query heads]\[width].
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For another length, and without [`reserve`](Self::reserve).
+    /// Panics for another length, and without [`reserve`](Self::reserve).
     pub fn set_queries(&mut self, queries: &[f32]) -> Result<(), Failure> {
         assert_eq!(queries.len(), self.work().queries.len());
         self.work().queries.write(0, queries)
     }
 
-    /// Sink logits of each query head.
+    /// Copies the sink logits of all query heads to the GPU.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For another length, and without [`reserve`](Self::reserve).
+    /// Panics for another length, and without [`reserve`](Self::reserve).
     pub fn set_sink_logits(&mut self, logits: &[f32]) -> Result<(), Failure> {
         assert_eq!(logits.len(), self.work().query_heads);
         self.work().sink_logits.write(0, logits)
     }
 
-    /// The last step's output, \[sequences]\[query heads]\[width].
+    /// Reads the last step's output, \[sequences]\[query heads]\[width].
     ///
     /// # Errors
-    /// What the driver refuses, and what has failed since it was last asked.
+    /// Errors of the driver, also of earlier kernels.
     ///
     /// # Panics
-    /// For another length, and without [`reserve`](Self::reserve).
+    /// Panics for another length, and without [`reserve`](Self::reserve).
     pub fn output(&self, output: &mut [f32]) -> Result<(), Failure> {
         assert_eq!(output.len(), self.work().output.len());
         self.work().output.read(0, output)
     }
 
-    /// Asks for a step on the queries last set.
+    /// Runs a step on the queries that were last set.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
-    /// Without [`reserve`](Self::reserve), and for biases that were not [set](Self::set_bias) for these positions.
+    /// Panics without [`reserve`](Self::reserve), and for biases that were not [set](Self::set_bias) for
+    /// these positions.
     pub fn attend(&mut self, attention: &Attention) -> Result<(), Failure> {
         let kernels = self.kernels(attention.options())?;
         self.step(self.device.stream(), &kernels, attention)
     }
 
-    fn step(&self, stream: Stream, kernels: &Kernels, attention: &Attention) -> Result<(), Failure> {
+    pub(super) fn step(
+        &self,
+        stream: Stream,
+        kernels: &Kernels,
+        attention: &Attention,
+    ) -> Result<(), Failure> {
         self.step_on(stream, kernels, attention, None, 0..self.shape.sequences)
     }
 
-    /// Of some sequences; on a caller's queries, and to their output, or on the queries last set.
+    /// Runs a step of sequences `of`, on a caller's queries and output, or on the queries that were last
+    /// set.
     pub(super) fn step_on(
         &self,
         stream: Stream,
@@ -490,110 +499,59 @@ impl Paged {
         let few = work.splits + work.exact_splits <= FEW;
         let (combine, threads) =
             if few { (COMBINE_FEW, COMBINE_FEW_THREADS) } else { (COMBINE, COMBINE_THREADS) };
-        // Both wait themselves for what is before them, where they were compiled for cards that have that.
+        // Kernels for sm_90 and later wait themselves for the kernel before them.
         let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
         let early = digits
             .trim_end_matches(|c: char| !c.is_ascii_digit())
             .parse::<u32>()
             .is_ok_and(|number| number >= 90);
-        // SAFETY: Params is what both kernels take; tables and sequences were checked when they were written, biases above; the buffers
-        // are as large as shape and work say, and are kept by `self`, or by the step that captures this, or for a graph of the caller's by
-        // what who made its `CallerStream` has promised.
+        // SAFETY: both kernels take a Params. Tables and sequences were checked when written, biases above.
+        // Shape and work sized the buffers. `self` keeps them, or the captured step does; for a caller's
+        // graph, the promise of `CallerStream::new` holds.
         unsafe {
             kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
             kernels.launch(stream, combine, [work.query_heads, of.len(), 1], threads, early, &params)
         }
     }
 
-    /// Makes room for so many pages. Those that there are stay where they are in the pool, which moves.
+    /// Grows the pool to `pages` pages. Pages keep their places in the pool, which moves.
+    ///
+    /// It returns `false` while a captured [`Step`](super::Step) uses the pool.
     ///
     /// # Errors
-    /// [`Failure::Memory`], and what the driver refuses: nothing has changed then. `false` while a captured [`Step`] uses the pool.
+    /// [`Failure::Memory`] and errors of the driver. Nothing has changed then.
     ///
     /// # Panics
-    /// For fewer pages than there are, and more than 2³¹ slots.
+    /// Panics for fewer pages than before, and for 2³¹ slots or more.
     pub fn grow(&mut self, pages: usize) -> Result<bool, Failure> {
         let slots = pages.saturating_mul(self.shape.slots_of_page());
         assert!(pages >= self.shape.pages && slots < 1 << 31);
-        let bytes = pages.saturating_mul(self.card_page_bytes());
+        let bytes = pages.saturating_mul(self.gpu_page_bytes());
         let Some(held) = Arc::get_mut(&mut self.held) else { return Ok(false) };
         let pool = Buffer::new(&self.device, bytes)?;
         pool.copy(0, &held.pool, 0, held.pool.len())?;
-        // The old pool is freed below: what reads it on any stream is waited for then.
+        // The old pool is freed below, after all work that reads it on any stream.
         self.device.synchronize()?;
         held.pool = pool;
         self.shape.pages = pages;
         self.lists.grow(pages);
         Ok(true)
     }
-
-    /// A step of each of these, one after the other, to be launched again and again: on the queries, pages and exact tokens that
-    /// are set then.
-    ///
-    /// # Errors
-    /// What compiling and the driver refuse.
-    ///
-    /// # Panics
-    /// Without any, on different cards, without [`reserve`](Self::reserve), and for biases: there are more of them with each token.
-    pub fn capture(layers: &mut [&mut Self], attention: &Attention) -> Result<Step, Failure> {
-        assert!(!attention.biased);
-        let mut used = Vec::new();
-        for layer in layers.iter_mut() {
-            let kernels = layer.kernels(attention.options())?;
-            used.push((layer.held.clone(), kernels, layer.work().clone()));
-        }
-        assert!(layers.iter().all(|layer| layer.device.is(&layers[0].device)));
-        let graph = layers[0].device.capture(|stream| {
-            let mut each = layers.iter().zip(&used);
-            each.try_for_each(|(layer, (_, kernels, _))| layer.step(stream, kernels, attention))
-        })?;
-        Ok(Step { graph, used })
-    }
-
-    /// Whether both are on the same device.
-    #[must_use]
-    pub fn is_on_device_of(&self, other: &Self) -> bool {
-        self.device.is(&other.device)
-    }
-
-    /// Whether a step was captured from this, as it is now reserved.
-    #[must_use]
-    pub fn is_of(&self, step: &Step) -> bool {
-        step.used
-            .iter()
-            .any(|(held, _, work)| Arc::ptr_eq(held, &self.held) && Arc::ptr_eq(work, self.work()))
-    }
-
-    /// Asks for a captured step.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn launch(&mut self, step: &Step) -> Result<(), Failure> {
-        // SAFETY: a step keeps what its kernels use.
-        unsafe { step.graph.launch() }
-    }
-
-    /// Microseconds of each of `times` launches of a captured step.
-    ///
-    /// # Errors
-    /// What the driver refuses.
-    pub fn time(&mut self, step: &Step, times: usize) -> Result<Vec<f32>, Failure> {
-        // SAFETY: as `launch`.
-        time(&self.device, times, || unsafe { step.graph.launch() })
-    }
 }
 
-/// Bytes of shared memory that a block of threads of a step works in, beside the kernel's own.
+/// Returns the bytes of shared memory that a step needs for a block of threads, in addition to the kernel's
+/// own.
 fn step_bytes(shape: &Shape, keys: &Tables, values: &Tables) -> usize {
     let of_keys = (WARPS * shape.key_part(keys.shape, values.shape)).next_multiple_of(128);
-    // Where values come later, exact tokens are first: their rows, 16 bytes between them, and queries.
+    // Exact tokens come before values in the same place: rows with 16 bytes between them, and queries.
     let exact = 4 * (EXACT_TOKENS * (shape.dim + 4) + HEADS * shape.dim);
     let of_values = exact.max(WARPS * shape.value_part(values.shape));
     let fields = if keys.shape.triplets() > 0 { 4 * keys.entries.len() } else { 0 };
     of_keys + of_values.next_multiple_of(16) + exactly_bytes(shape) + fields
 }
 
-/// Of these, what is for outliers: weights, rows of queries and of sums, where a slot's are.
+/// Returns the part of these bytes for outliers: weights, rows of queries and of sums, and descriptions of
+/// slots.
 fn exactly_bytes(shape: &Shape) -> usize {
     let rows = shape.outliers.iter().filter(|exact| **exact).count();
     let weights = WARPS * HEADS * (SLOT_TOKENS + 4);
@@ -601,10 +559,12 @@ fn exactly_bytes(shape: &Shape) -> usize {
     if rows > 0 { all } else { 0 }
 }
 
-/// What the kernels are compiled for: the card's own instructions, or what `OCTAPLEX_CUDA_TARGET` says (`compute_80`: PTX without
-/// bulk copies, which the driver compiles; `portable`: such PTX, without matrix products either).
+/// Returns the target of the kernels: the GPU's architecture, or `OCTAPLEX_CUDA_TARGET`.
+///
+/// `compute_80` is PTX without bulk copies, which the driver compiles. `portable` is such PTX without
+/// matrix products.
 fn target(device: &Device) -> String {
     let said = || env::var("OCTAPLEX_CUDA_TARGET").ok();
-    let said = if device.maker() == Maker::Nvidia { said() } else { None };
+    let said = if device.vendor() == Vendor::Nvidia { said() } else { None };
     said.unwrap_or_else(|| device.architecture().into())
 }

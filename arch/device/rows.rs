@@ -1,10 +1,11 @@
-//! Rows of tokens on the card: exact ones, which stay in a ring, and those that a caller has there; and steps on a caller's queries.
+//! Rows of tokens on the GPU: exact rows in a ring, and rows in a caller's memory. Steps on a caller's
+//! queries.
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
 use super::given::{DeviceRows, DeviceSlice, Input, Rows};
-use super::held::Taking;
+use super::held::RowKernels;
 use super::layout::{Given, Steps};
 use super::paged::{Attention, Paged};
 use alloc::sync::Arc;
@@ -19,30 +20,30 @@ const WIDEN: usize = 2;
 const STEP: usize = 3;
 const STEP_THREADS: usize = 256;
 const THREADS: usize = 128;
-/// Rows of a block of threads.
+/// Rows that a block of threads takes, one for each warp.
 const EACH: usize = THREADS / 32;
 
 impl Paged {
-    fn taking(&mut self) -> Result<Arc<Taking>, Failure> {
-        if let Some(taking) = &self.taking {
-            return Ok(taking.clone());
+    fn row_kernels(&mut self) -> Result<Arc<RowKernels>, Failure> {
+        if let Some(row_kernels) = &self.row_kernels {
+            return Ok(row_kernels.clone());
         }
         let kernels = load(&self.device, Source::Rows, &self.target, &Numbers::default(), &NAMES)?;
         let flags = Buffer::new(&self.device, self.shape.sequences)?;
-        let taking = Arc::new(Taking { kernels, doubtful: Buffer::new(&self.device, 1)?, flags });
-        // Steps read these zeros on streams of the caller's.
+        let row_kernels = Arc::new(RowKernels { kernels, doubtful: Buffer::new(&self.device, 1)?, flags });
+        // Steps read these zeros on a caller's streams.
         self.device.synchronize()?;
-        self.taking = Some(taking.clone());
-        Ok(taking)
+        self.row_kernels = Some(row_kernels.clone());
+        Ok(row_kernels)
     }
 
-    /// Launches a kernel on some tokens of these.
+    /// Launches a kernel on some of these tokens.
     ///
     /// # Safety
-    /// At the addresses that are not zero there is room for what the kernel writes of these tokens.
+    /// At each address that is not zero there is space for what the kernel writes.
     unsafe fn launch_rows(
         &self,
-        taking: &Taking,
+        row_kernels: &RowKernels,
         kernel: usize,
         rows: &DeviceRows,
         tokens: Range<usize>,
@@ -57,7 +58,7 @@ impl Paged {
             sides: [rows.keys.address(), rows.values.address()],
             rows: to,
             wide,
-            doubtful: taking.doubtful.address(),
+            doubtful: row_kernels.doubtful.address(),
             token_stride: rows.token_stride as u64,
             head_stride: rows.head_stride as u64,
             first: tokens.start as u32,
@@ -68,39 +69,46 @@ impl Paged {
             bounds,
         };
         let grid = [(tokens.len() * heads * 2).div_ceil(EACH), 1, 1];
-        // SAFETY: a Given is what these kernels take; rows lie within what was promised of the caller's memory, as asserted above,
-        // and what is written there is room for, says the caller.
-        unsafe { taking.kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &given) }
+        // SAFETY: these kernels take a Given. Rows lie within the memory that the caller described, as
+        // asserted above. The caller promises the space for what kernels write.
+        unsafe { row_kernels.kernels.launch(self.device.stream(), kernel, grid, THREADS, false, &given) }
     }
 
-    /// Whether a caller's rows are surely fit: values that f16 holds, and squares of norms of keys and of values below these bounds.
+    /// Returns whether a codec surely accepts a caller's rows: f16 holds the values, and the squared norms
+    /// of keys and of values are below `bounds`.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For rows beyond their memory.
+    /// Panics for rows beyond their memory.
     pub fn check_rows(&mut self, rows: &DeviceRows, bounds: [f32; 2]) -> Result<bool, Failure> {
-        let taking = self.taking()?;
-        // SAFETY: this kernel writes to neither.
-        unsafe { self.launch_rows(&taking, CHECK, rows, 0..rows.tokens, (0, 0, bounds)) }?;
+        let row_kernels = self.row_kernels()?;
+        // SAFETY: this kernel writes to neither address.
+        unsafe { self.launch_rows(&row_kernels, CHECK, rows, 0..rows.tokens, (0, 0, bounds)) }?;
         let mut doubtful = [0];
-        taking.doubtful.read(0, &mut doubtful)?;
+        row_kernels.doubtful.read(0, &mut doubtful)?;
         if doubtful[0] != 0 {
-            taking.doubtful.write(0, &[0])?;
+            row_kernels.doubtful.write(0, &[0])?;
         }
         Ok(doubtful[0] == 0)
     }
 
-    /// Asks a caller's stream to give each of some sequences one token, whose rows are those of as many tokens here. Squares of norms are below
-    /// these bounds and the window has room for so many tokens, or the sequence stops: [`stepped`](Self::stepped) says so. Unless the
-    /// stream is captured, this comes after what has been asked here, and what is asked here next comes after it.
+    /// Adds one token to each of some sequences, on a caller's stream. Token i of `rows` belongs to the
+    /// i-th sequence.
+    ///
+    /// A sequence stops if a squared norm is not below `bounds`, or if its window already has `window`
+    /// tokens. [`stepped`](Self::stepped) returns that. Unless the stream is captured, the step runs after
+    /// earlier work of this layer and before later work.
+    ///
+    /// It returns `false` for a captured stream before the kernels are loaded.
     ///
     /// # Errors
-    /// What compiling and the driver refuse; `false` for a captured stream before the kernels are there.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For rows beyond their memory, another number of tokens, and sequences that there are not.
+    /// Panics for rows beyond their memory, for another number of tokens, and for sequences that do not
+    /// exist.
     pub fn step_rows(
         &mut self,
         of: Range<usize>,
@@ -113,15 +121,15 @@ impl Paged {
         assert!(rows.tokens == of.len() && rows.fits(shape.kv_heads, shape.dim));
         assert!(window <= shape.ring && window <= shape.exact - shape.sinks);
         let captured = self.is_captured(caller)?;
-        if captured && self.taking.is_none() {
+        if captured && self.row_kernels.is_none() {
             return Ok(false);
         }
-        let (taking, held) = (self.taking()?, self.held_of(&of));
+        let (row_kernels, held) = (self.row_kernels()?, self.held_of(&of));
         let steps = Steps {
             sides: [rows.keys.address(), rows.values.address()],
             exact: held.exact,
             sequences: held.sequences,
-            flags: taking.flags.address() + 4 * of.start as u64,
+            flags: row_kernels.flags.address() + 4 * of.start as u64,
             token_stride: rows.token_stride as u64,
             head_stride: rows.head_stride as u64,
             exact_stride: shape.exact_places() as u32,
@@ -135,10 +143,18 @@ impl Paged {
         if !captured {
             self.before(caller)?;
         }
-        // SAFETY: Steps is what this kernel takes; rows lie within what was promised of the caller's memory and places within the ring,
-        // as asserted above; sequences' words were checked when they were written, and the kernel keeps to the window's bound.
+        // SAFETY: this kernel takes a Steps. Rows lie within the memory that the caller described, and
+        // places within the ring, as asserted above. Sequences' words were checked when written, and the
+        // kernel obeys the window's bound.
         unsafe {
-            taking.kernels.launch(caller.stream(), STEP, [of.len(), 1, 1], STEP_THREADS, false, &steps)?;
+            row_kernels.kernels.launch(
+                caller.stream(),
+                STEP,
+                [of.len(), 1, 1],
+                STEP_THREADS,
+                false,
+                &steps,
+            )?;
         }
         if !captured {
             self.after(caller)?;
@@ -146,47 +162,49 @@ impl Paged {
         Ok(true)
     }
 
-    /// Of each sequence the position of its next token, as the card has counted it, and why it has stopped: 0 where it has not.
-    /// What stopped goes on.
+    /// Returns, for each sequence, the position of its next token as the GPU counts it, and why it has
+    /// stopped: 0 if it has not. Stopped sequences can continue.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn stepped(&mut self) -> Result<Vec<(u64, u32)>, Failure> {
-        let Some(taking) = self.taking.clone() else {
+        let Some(row_kernels) = self.row_kernels.clone() else {
             return Ok(self.positions.iter().map(|next| (*next, 0)).collect());
         };
         let count = self.shape.sequences;
         let (mut words, mut flags) = (vec![0; 8 * count], vec![0; count]);
         self.held.sequences.read(0, &mut words)?;
-        taking.flags.read(0, &mut flags)?;
+        row_kernels.flags.read(0, &mut flags)?;
         if flags.iter().any(|flag| *flag != 0) {
-            taking.flags.write(0, &vec![0; count])?;
+            row_kernels.flags.write(0, &vec![0; count])?;
         }
         let next = |words: &[u32]| u64::from(words[4]) | u64::from(words[5]) << 32;
         Ok(words.chunks_exact(8).map(next).zip(flags).collect())
     }
 
-    /// The card has counted so far by itself.
+    /// Sets the position of a sequence's next token, which the GPU has counted.
     ///
     /// # Panics
-    /// For a sequence that there is not.
+    /// Panics for a sequence that does not exist.
     pub fn count(&mut self, sequence: usize, next: u64) {
         self.positions[sequence] = next;
     }
 
-    /// A caller's keys and values, \[kv heads]\[tokens]\[width], on the host.
+    /// Copies a caller's keys and values to the host in f32, \[kv heads]\[tokens]\[width].
     ///
     /// # Errors
-    /// What compiling and the driver refuse, [`Failure::Memory`].
+    /// Errors of the compiler and the driver; [`Failure::Memory`].
     ///
     /// # Panics
-    /// For rows beyond their memory.
+    /// Panics for rows beyond their memory.
     pub fn widen(&mut self, rows: &DeviceRows) -> Result<[Vec<f32>; 2], Failure> {
-        let taking = self.taking()?;
+        let row_kernels = self.row_kernels()?;
         let each = rows.tokens * self.shape.kv_heads * self.shape.dim;
         let wide: Buffer<f32> = Buffer::new(&self.device, 2 * each)?;
-        // SAFETY: all keys, then all values, in f32.
-        unsafe { self.launch_rows(&taking, WIDEN, rows, 0..rows.tokens, (0, wide.address(), [0.0; 2])) }?;
+        // SAFETY: the buffer holds all keys, then all values, in f32.
+        unsafe {
+            self.launch_rows(&row_kernels, WIDEN, rows, 0..rows.tokens, (0, wide.address(), [0.0; 2]))
+        }?;
         let mut sides = [vec![0.0; each], vec![0.0; each]];
         for (number, side) in sides.iter_mut().enumerate() {
             wide.read(number * each, side)?;
@@ -194,7 +212,7 @@ impl Paged {
         Ok(sides)
     }
 
-    /// Rows of some tokens that come to a place among others of f16.
+    /// Copies rows of some new tokens to a place among others in f16.
     fn bring(
         &mut self,
         to: &Buffer<u16>,
@@ -205,23 +223,23 @@ impl Paged {
         let each = self.shape.token_values();
         match input {
             Input::Host(rows) => to.write(at * each, &rows[tokens.start * each..tokens.end * each]),
-            Input::Card(rows) => {
+            Input::Device(rows) => {
                 assert!((at + tokens.len()) * each <= to.len());
-                let taking = self.taking()?;
+                let row_kernels = self.row_kernels()?;
                 let address = to.address() + (at * each * 2) as u64;
-                // SAFETY: asserted above: so many tokens' values, in f16.
-                unsafe { self.launch_rows(&taking, TAKE, rows, tokens, (address, 0, [0.0; 2])) }
+                // SAFETY: the assertion above proves the space for these tokens in f16.
+                unsafe { self.launch_rows(&row_kernels, TAKE, rows, tokens, (address, 0, [0.0; 2])) }
             }
         }
     }
 
-    /// Puts tokens that come to a place among a sequence's exact ones: the ring, then sinks.
+    /// Copies new tokens to places of a sequence's exact tokens: the ring, then sinks.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For places and tokens that there are not.
+    /// Panics for places and tokens that do not exist.
     pub fn store(
         &mut self,
         sequence: usize,
@@ -235,13 +253,14 @@ impl Paged {
         self.bring(&held.exact, sequence * places + place, input, tokens)
     }
 
-    /// Rows of a sequence's exact tokens, \[places]\[kv heads]\[keys, values]\[width]: what was [stored](Self::store) there.
+    /// Reads rows of a sequence's exact tokens, \[places]\[kv heads]\[keys, values]\[width], as
+    /// [`store`](Self::store) wrote them.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For places that there are not.
+    /// Panics for places that do not exist.
     pub fn load(&self, sequence: usize, places: Range<usize>) -> Result<Vec<u16>, Failure> {
         let (all, each) = (self.shape.exact_places(), self.shape.token_values());
         assert!(sequence < self.shape.sequences && places.end <= all);
@@ -250,13 +269,13 @@ impl Paged {
         Ok(rows)
     }
 
-    /// Makes the exact tokens of a sequence those of another one.
+    /// Copies the exact tokens of sequence `from` to sequence `to`.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     ///
     /// # Panics
-    /// For sequences that there are not.
+    /// Panics for sequences that do not exist.
     pub fn copy_exact(&mut self, from: usize, to: usize) -> Result<(), Failure> {
         let values = self.shape.exact_places() * self.shape.token_values();
         assert!(from < self.shape.sequences && to < self.shape.sequences);
@@ -266,7 +285,7 @@ impl Paged {
         self.held.exact.copy(to * values, &self.held.exact, from * values, values)
     }
 
-    /// Puts some of these rows, by their number, at the beginning of a buffer.
+    /// Copies some of these rows, by number, to the beginning of a buffer.
     pub(super) fn gather(
         &mut self,
         to: &Buffer<u16>,
@@ -297,13 +316,13 @@ impl Paged {
         Ok(())
     }
 
-    /// Some of these rows on the host.
+    /// Copies some of these rows to the host.
     ///
     /// # Errors
-    /// What compiling and the driver refuse, [`Failure::Memory`].
+    /// Errors of the compiler and the driver; [`Failure::Memory`].
     ///
     /// # Panics
-    /// For tokens that there are not.
+    /// Panics for tokens that do not exist.
     pub fn read_rows(&mut self, rows: &Rows, tokens: Range<usize>) -> Result<Vec<u16>, Failure> {
         let mut values = vec![0; tokens.len() * self.shape.token_values()];
         let buffer = Buffer::new(&self.device, values.len())?;
@@ -312,38 +331,41 @@ impl Paged {
         Ok(values)
     }
 
-    /// Whether what a caller's stream is asked goes into a graph.
+    /// Returns whether work on a caller's stream goes into a graph.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn is_captured(&self, caller: CallerStream) -> Result<bool, Failure> {
         caller.is_captured(&self.device)
     }
 
-    /// What is asked from now on comes after what a caller's stream has been asked.
+    /// Orders later work of this layer after all earlier work of a caller's stream.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn after(&mut self, caller: CallerStream) -> Result<(), Failure> {
         self.event.after(caller)
     }
 
-    /// What a caller's stream is asked from now on comes after what has been asked here.
+    /// Orders later work of a caller's stream after all earlier work of this layer.
     ///
     /// # Errors
-    /// What the driver refuses.
+    /// Errors of the driver.
     pub fn before(&mut self, caller: CallerStream) -> Result<(), Failure> {
         self.event.before(caller)
     }
 
-    /// Asks a caller's stream for a step of some sequences on queries that lie on the card, \[sequences]\[query heads]\[width]. Unless it is captured, the step comes
-    /// after what has been asked here, and what is asked here next comes after it.
+    /// Runs a decode step of some sequences on a caller's stream, on queries on the GPU,
+    /// \[sequences]\[query heads]\[width].
+    ///
+    /// Unless the stream is captured, the step runs after earlier work of this layer and before later work.
     ///
     /// # Errors
-    /// What compiling and the driver refuse.
+    /// Errors of the compiler and the driver.
     ///
     /// # Panics
-    /// For other lengths, addresses that are not multiples of 16, and without [`reserve`](Self::reserve).
+    /// Panics for other lengths, for addresses that are not multiples of 16, and without
+    /// [`reserve`](Self::reserve).
     pub fn attend_on(
         &mut self,
         attention: &Attention,
@@ -356,7 +378,7 @@ impl Paged {
         let each = self.work().query_heads * self.shape.dim;
         assert!(queries.len() == of.len() * each && queries.len() == output.len());
         assert!(queries.is_aligned() && output.is_aligned());
-        // A captured stream and another cannot wait for each other but as parts of one graph.
+        // A captured stream cannot wait for a stream outside of its graph.
         let alone = self.is_captured(caller)?;
         if !alone {
             self.before(caller)?;

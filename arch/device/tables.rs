@@ -1,4 +1,4 @@
-//! What kernels look codes up in.
+//! Lookup tables of kernels.
 
 mod small;
 
@@ -8,34 +8,38 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
 
-/// How a row of keys or of values is coded.
+/// The code of a row of keys or of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodeShape {
-    /// Codes of so many bits: 2, 3 or 4, with centroids that are antisymmetric; or 1, or 5 to 8 with centroids of up to ±2047, which
-    /// are looked up in shared memory.
+    /// Codes of n bits. Codes of 2, 3 and 4 bits have antisymmetric centroids. Codes of 1 and 5 to 8 bits
+    /// have centroids of up to ±2047 in shared memory.
     Codes(u8),
-    /// So many codes, 3, 5, 6, 10 or 12, looked up there too: low bits and digits of radix 3 or 5.
+    /// n codes, 3, 5, 6, 10 or 12, in shared memory too: low bits, and digits of radix 3 or 5.
     Levels(u8),
-    /// A trellis of 8 states with codes of so many bits: 1, 2 or 3.
+    /// A trellis of 8 states with codes of 1, 2 or 3 bits.
     Trellis(u8),
-    /// Another trellis, looked up in shared memory: bits of its path that count beside the newest, codes a window.
+    /// Another trellis, in shared memory: bits of the path in addition to the newest, and codes of a
+    /// window.
     Paths([u8; 2]),
-    /// Integers of so many bits, 2 to 8, with a scale in f16 before each row.
+    /// Integers of 2 to 8 bits, with a scale in f16 before each row.
     Int(u8),
-    /// The same with fields in f16 before each row: a scale for each group, or a scale and a zero.
+    /// Such integers with fields in f16 before each row: a scale for each group, or a scale and a zero.
     Groups(Groups),
-    /// Triplets, of keys alone: bits of ξ and of η, of a radius, of a coordinate left over (0: none is on its own).
+    /// Triplets, for keys only: bits of ξ and of η, of a radius, and of a coordinate that is left over (0
+    /// if none is).
     Triplets([u8; 3]),
-    /// Small blocks, of keys alone, of codes of 3 bits (2 and a sign are the same), each with a scale in f16.
+    /// Small blocks, for keys only: codes of 3 bits, or of 2 and a sign, with a scale in f16 for each
+    /// block.
     Blocks,
-    /// Chunks of four values, of keys alone: members of the set, bits of a radius, 1 where codes are in mixed radix.
+    /// Chunks of four values, for keys only: members of the set, bits of a radius, and 1 for codes in mixed
+    /// radix.
     Chunks([u8; 3]),
-    /// Two trellis codes of half the width, of keys alone: of each bits of its path beside the newest, codes a window. Norms of both lie
-    /// beside the rows.
+    /// Two trellis codes of half the width, for keys only: for each, bits of the path in addition to the
+    /// newest, and codes of a window. Norms of both lie outside of the rows.
     Halves([[u8; 2]; 2]),
 }
 
-/// A trellis, as [`CodeShape::Trellis`] where registers hold it.
+/// Returns the shape of a trellis: [`CodeShape::Trellis`] if registers hold its codebook.
 const fn trellis_shape(history: u8, levels: u8) -> CodeShape {
     match (history, levels) {
         (3, 2 | 4 | 8) => CodeShape::Trellis(levels.trailing_zeros() as u8),
@@ -43,37 +47,37 @@ const fn trellis_shape(history: u8, levels: u8) -> CodeShape {
     }
 }
 
-/// Integers whose groups have scales of their own.
+/// Integers whose groups have their own scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// Bits of an integer: 2 to 8.
     pub bits: u8,
-    /// Integers of a group: 16, 32 or 64; `None` for all of a row, with zeros.
+    /// Integers of a group: 16, 32 or 64; `None` for a whole row, with zeros.
     pub group: Option<u8>,
-    /// Whether a group has a zero as well.
+    /// Whether a group has a zero too.
     pub zeros: bool,
 }
 
 impl Groups {
-    /// Fields of a row.
+    /// Returns the fields of a row.
     fn fields(self, dim: usize) -> usize {
         self.group.map_or(1, |group| dim / usize::from(group)) * if self.zeros { 2 } else { 1 }
     }
 }
 
 impl CodeShape {
-    /// As the kernels' source has it.
+    /// Returns the number that the kernels' source uses.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::Codes(bits) => bits.into(),
             Self::Levels(levels) => {
                 let of_radix = if levels.is_multiple_of(5) { 70 } else { 60 };
-                of_radix + card_bits(levels) as u32
+                of_radix + gpu_bits(levels) as u32
             }
             Self::Trellis(bits) => 10 + u32::from(bits),
             Self::Paths([history, levels]) => {
                 let digits = if levels.is_multiple_of(3) { 50 } else { 0 };
-                100 * u32::from(history) + digits + card_bits(levels) as u32
+                100 * u32::from(history) + digits + gpu_bits(levels) as u32
             }
             Self::Int(bits) => 30 + u32::from(bits),
             Self::Groups(Groups { bits, group: Some(group), zeros }) => {
@@ -83,12 +87,13 @@ impl CodeShape {
             Self::Triplets(_) => 20,
             Self::Blocks => 43,
             Self::Chunks(_) => 50,
-            // Kernels ask each half; what is compiled for whole keys, and never runs, is a trellis's.
+            // Kernels use the shapes of both halves. The code for whole keys is compiled for a trellis, but
+            // never runs.
             Self::Halves(_) => 13,
         }
     }
 
-    /// The shapes of both halves.
+    /// Returns the shapes of both halves.
     pub(super) fn halves(self) -> Option<[Self; 2]> {
         match self {
             Self::Halves(halves) => Some(halves.map(|[history, levels]| trellis_shape(history, levels))),
@@ -96,12 +101,12 @@ impl CodeShape {
         }
     }
 
-    /// Of what one half, of half the width, gives, the sum over both.
+    /// Returns the sum over both halves, each of half the width.
     fn of_halves(halves: [[u8; 2]; 2], each: impl Fn(Self) -> usize) -> usize {
         halves.iter().map(|[history, levels]| each(trellis_shape(*history, *levels))).sum()
     }
 
-    /// What is to be known of triplets and chunks, as the kernels' source has it.
+    /// Returns the parameters of triplets and chunks as the kernels' source packs them.
     pub(super) fn triplets(self) -> u32 {
         match self {
             Self::Triplets([first, second, third]) | Self::Chunks([first, second, third]) => {
@@ -111,7 +116,7 @@ impl CodeShape {
         }
     }
 
-    /// Bytes of a row of this width as the CPU has it.
+    /// Returns the bytes of a row of this width on the CPU.
     pub(super) fn row(self, dim: usize) -> usize {
         match self {
             Self::Codes(bits) => self.row_head(dim) + dim * usize::from(bits) / 8,
@@ -133,7 +138,7 @@ impl CodeShape {
         }
     }
 
-    /// Fields of 16 bits of a row on the card: scales, zeros, norms.
+    /// Returns the fields of a row on the GPU: scales, zeros and norms of 16 bits.
     pub(super) fn fields(self, dim: usize) -> usize {
         match self {
             Self::Groups(groups) => groups.fields(dim),
@@ -143,7 +148,8 @@ impl CodeShape {
         }
     }
 
-    /// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, and a page's centre is f16.
+    /// Returns whether rows contain their scales or norms, and a page's centre is f16. Codes of more than
+    /// 4.5 bits contain norms.
     pub(super) fn in_rows(self) -> bool {
         match self {
             Self::Codes(bits) => bits > 4,
@@ -153,33 +159,33 @@ impl CodeShape {
         }
     }
 
-    /// Bytes of scales, zeros or a norm before a row.
+    /// Returns the bytes of scales, zeros or a norm before a row.
     fn row_head(self, dim: usize) -> usize {
         if self.in_rows() && self != Self::Blocks { 2 * self.fields(dim) } else { 0 }
     }
 
-    /// Bytes of a row on the card.
-    pub(super) fn card_row(self, dim: usize) -> usize {
+    /// Returns the bytes of a row on the GPU.
+    pub(super) fn gpu_row(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) | Self::Chunks(_) => 16 * (self.each_fields(dim) * self.field()).div_ceil(32),
             Self::Int(bits) | Self::Groups(Groups { bits, .. }) => {
                 dim.next_multiple_of(32) * usize::from(bits) / 8
             }
             Self::Blocks => dim * 3 / 8,
-            Self::Levels(levels) => dim.next_multiple_of(32) * card_bits(levels) / 8,
-            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + card_bits(levels)) / 8,
-            Self::Halves(halves) => Self::of_halves(halves, |half| half.card_row(dim / 2)),
+            Self::Levels(levels) => dim.next_multiple_of(32) * gpu_bits(levels) / 8,
+            Self::Paths([_, levels]) => dim.next_multiple_of(32) * (1 + gpu_bits(levels)) / 8,
+            Self::Halves(halves) => Self::of_halves(halves, |half| half.gpu_row(dim / 2)),
             _ => self.row(dim.next_multiple_of(32)) - self.row_head(dim),
         }
     }
 
-    /// Bytes of a page's norms.
+    /// Returns the bytes of a page's norms.
     pub(super) fn norms(self, tokens: usize) -> usize {
         let each = if self.in_rows() { 0 } else { 3 + tokens * 6 / 8 };
         if self.halves().is_some() { 2 * each } else { each }
     }
 
-    /// Bytes of operands that a key takes.
+    /// Returns the bytes of a key's operands.
     pub(super) fn operands(self, dim: usize) -> usize {
         match self {
             Self::Triplets(_) | Self::Chunks(_) => 32 * self.each_fields(dim).div_ceil(2),
@@ -187,7 +193,8 @@ impl CodeShape {
         }
     }
 
-    /// Bits of a triplet; of a chunk those of a direction, of which opposites are one, and of a radius with a sign.
+    /// Returns the bits of a triplet, or of a chunk: a direction, where opposite directions share a code,
+    /// and a radius with a sign.
     fn field(self) -> usize {
         match self {
             Self::Chunks([members, radius_bits, _]) => {
@@ -199,23 +206,24 @@ impl CodeShape {
         }
     }
 
-    /// Triplets or chunks of a row that a thread of four has.
+    /// Returns the triplets or chunks of a row that one of four threads holds.
     fn each_fields(self, dim: usize) -> usize {
         dim.div_ceil(if matches!(self, Self::Chunks(_)) { 4 } else { 3 }).div_ceil(4)
     }
 }
 
-/// Bits that one of so many codes takes on the card.
-fn card_bits(levels: u8) -> usize {
+/// Returns the bits of a code on the GPU.
+fn gpu_bits(levels: u8) -> usize {
     usize::from(levels).next_power_of_two().trailing_zeros() as usize
 }
 
-/// Bytes of so many of them as the CPU packs them; of one code none.
+/// Returns the bytes of a row of codes as the CPU packs them; 0 for one level.
 fn packed_bytes(levels: u8, dim: usize) -> usize {
     Packing::for_levels(levels.into()).map_or(0, |packing| packing.bytes(dim))
 }
 
-/// A table of 32 words, and what one integer of it is worth; how vectors are rotated.
+/// The tables of one side: a table of 32 words, what an integer of it is worth, and the rotation of
+/// vectors.
 #[derive(Clone, Debug)]
 pub struct Tables {
     pub(super) shape: CodeShape,
@@ -223,25 +231,32 @@ pub struct Tables {
     pub(super) unit: f32,
     pub(super) signs: [u32; 8],
     pub(super) rounds: u32,
-    /// What encoding needs: which norm is stored (as the kernels number them; of small blocks the last code), integers to a standard
-    /// deviation of a trellis, all centroids, by code and of a trellis by code · 16 + window (of small blocks eight, then their
-    /// thresholds), and codes alone by cells.
+    /// For encoding. `gain`: which norm is stored, as kernels number them; the last code of small blocks.
+    /// `kappa`: integers to a standard deviation of a trellis. `centroids`: by code; of a trellis by code ·
+    /// 16 + window; of small blocks eight centroids, then thresholds. `cells`: codes of other rows.
     pub(super) gain: u32,
     pub(super) kappa: f32,
     pub(super) centroids: [f32; 128],
     pub(super) cells: Cells,
-    /// What fields of triplets and chunks stand for, or codes that are looked up in shared memory, as the kernels have it.
+    /// For kernels with look-ups in shared memory: what fields of triplets and chunks, or codes, stand for.
     pub(super) entries: Vec<u32>,
-    /// What the search for them looks up: `Search` of the kernels; of chunks the set's members; of codes that are looked up their
-    /// thresholds and centroids, of each as many as their bits count; of [`CodeShape::Paths`] centroids, by code and window.
+    /// For searches: `Search` of the kernels for triplets; the set's members for chunks; thresholds, then
+    /// centroids, for codes in shared memory, as many as their bits count; centroids by code and window for
+    /// [`CodeShape::Paths`].
     pub(super) search: Vec<u32>,
-    /// Of [`CodeShape::Halves`] those of each half; what stands above is then the first one's, but for signs, entries and searches, which
-    /// are of both.
+    /// For [`CodeShape::Halves`], the tables of each half. The fields above are those of the first half,
+    /// except signs, entries and searches, which are those of both.
     pub(super) halves: Option<Arc<[Self; 2]>>,
 }
 
-/// Codes of coordinates of a unit vector by one look-up, as the kernels take it: a line from the first threshold to the last puts each into
-/// one of 32 cells of its own. A cell has its threshold, and, 16 bits each, code + 256 · (centroid + 128) below it and from it on.
+/// Finds the code of a coordinate of a unit vector with one look-up. The line from the first threshold to
+/// the last has 32 cells, with at most one threshold each.
+///
+/// ```text
+/// line     │  │ t │  │ t │  │  │ t │ …       cell = 32 · (y · slope + offset)
+/// cell     threshold │ side below it, 16 bits │ side from it on, 16 bits
+/// side     code + 256 · (centroid + 128)
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cells {
@@ -253,7 +268,7 @@ pub(super) struct Cells {
 impl Cells {
     const NONE: Self = Self { slope: 0.0, offset: 0.0, cells: [[0; 2]; 32] };
 
-    /// `None` where two thresholds share a cell. There is one more centroid than thresholds.
+    /// Returns `None` if two thresholds share a cell. There is one more centroid than thresholds.
     fn new(thresholds: &[f32], centroids: &[i16]) -> Option<Self> {
         let (low, high) = (*thresholds.first()?, *thresholds.last()?);
         let slope = 1.0 / (high - low);
@@ -274,22 +289,23 @@ impl Cells {
         Some(all)
     }
 
-    /// As `found_in` of the kernels has it.
+    /// Returns the cell of a value, as `found_in` of the kernels does.
     fn cell(&self, y: f32) -> usize {
         along(y, self.slope, self.offset) / 8
     }
 }
 
-/// Which of 256 pieces of a line from 0 to 1 a value is taken to.
+/// Returns which of 256 pieces of a line from 0 to 1 contains a value.
 fn along(y: f32, slope: f32, offset: f32) -> usize {
     let along = y.mul_add(slope, offset).clamp(0.0, 1.0);
     (along.mul_add(255.0, 8_388_608.0).to_bits() & 0xFF) as usize
 }
 
-/// Cells of the coordinates of a triplet's map, -1 to 1.
+/// Cells of a coordinate of a triplet's map, from -1 to 1.
 const MAP_CELLS: usize = 64;
 
-/// Of each cell the threshold in it, and how many are below. `None` where two share one.
+/// Returns for each cell the threshold in it, and the number of thresholds before it; `None` if two share a
+/// cell.
 fn map_cells(thresholds: &[f32]) -> Option<[[u32; MAP_CELLS]; 2]> {
     let mut cells = [[f32::INFINITY.to_bits(); MAP_CELLS], [0; MAP_CELLS]];
     let mut next = 0;
@@ -306,12 +322,12 @@ fn map_cells(thresholds: &[f32]) -> Option<[[u32; MAP_CELLS]; 2]> {
     Some(cells)
 }
 
-/// Between each two of them.
+/// Returns the midpoint of each two neighbours.
 fn midpoints(centroids: impl Iterator<Item = f32> + Clone) -> impl Iterator<Item = f32> {
     centroids.clone().zip(centroids.skip(1)).map(|(a, b)| (a + b) * 0.5)
 }
 
-/// What the search for triplets of this layout looks up.
+/// Returns what the search for triplets of this layout looks up.
 fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     let (coordinates, bits) = (layout.coordinates, |x: f32| x.to_bits());
     let nearest = matches!(search, Search::Nearest | Search::Neighbours);
@@ -327,7 +343,7 @@ fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     let mut words = alloc::vec![before, behind, (search == Search::Nearest).into()];
     words.extend(map_cells(&thresholds)?.as_flattened());
     words.extend(coordinates.iter().copied().map(bits));
-    // By codes, not by ranks: a kernel has the former anyway.
+    // Indexed by codes, which a kernel has, instead of ranks.
     let (count, half) = (coordinates.len(), coordinates.len() / 2);
     if count != 1 << layout.direction_bits || layout.lengths.len() != half * half {
         return None;
@@ -336,7 +352,7 @@ fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     words.extend(
         (0..count * count).map(|at| bits(layout.lengths[rank(at / count) * half + rank(at % count)])),
     );
-    // Bytes that are not negative, which a kernel makes floats of by bits alone.
+    // The bytes are not negative here, so a kernel can turn them into floats with bit operations alone.
     words.extend(layout.directions.iter().map(|x| u32::from_le_bytes(x.map(|x| x as u8 ^ 0x80))));
     words.extend(layout.radii.iter().copied().map(bits));
     words.extend(midpoints(layout.radii.iter().copied()).chain([f32::INFINITY]).map(bits));
@@ -350,14 +366,14 @@ fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     Some(words)
 }
 
-/// How rows are rotated, and which norm is stored of them.
+/// How rows are rotated, and which norm they store.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotated<'a> {
-    /// One mask a coordinate, whose highest bit counts.
+    /// A mask for each coordinate; its highest bit counts.
     pub signs: &'a [u32],
     /// Rounds of signs and transform.
     pub rounds: u8,
-    /// 0: the least squared error; 1: no bias of products; 2: the row's own.
+    /// 0 minimises the squared error, 1 removes the bias of products, 2 stores the row's own norm.
     pub gain: u8,
 }
 
@@ -366,9 +382,14 @@ fn word(bytes: [i16; 4]) -> u32 {
 }
 
 impl Tables {
-    /// Codes that stand for these centroids, 2, 3, 5, 6, 10, 12 or a power of two up to 256 of them, each `unit`, and change at these
-    /// thresholds, one less. `None` for other numbers of them; of 4, 8 and 16 centroids that are not antisymmetric, and thresholds of
-    /// which two are very close; centroids beyond ±127, of more than 16 beyond ±2047.
+    /// Creates tables of codes from centroids, each worth `unit`, and the thresholds between them.
+    ///
+    /// The number of centroids is 2, 3, 5, 6, 10, 12 or a power of two up to 256. It returns `None` in
+    /// these cases:
+    ///
+    /// * another number of centroids, or of thresholds;
+    /// * 4, 8 or 16 centroids that are not antisymmetric, or thresholds that are too close;
+    /// * centroids beyond ±127, or beyond ±2047 for more than 16 centroids.
     #[must_use]
     pub fn codes(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let last = centroids.len().wrapping_sub(1);
@@ -383,7 +404,8 @@ impl Tables {
         let mut words = [0; 32];
         let fours = centroids.as_chunks::<4>().0;
         if centroids.len() == 16 {
-            // The negative ones less 1, and the positive ones from the largest down: see `Halves` of the kernels.
+            // The negative centroids minus 1, then the positive ones from the largest down: see `Halves` of
+            // the kernels.
             for (half, four) in fours[..2].iter().enumerate() {
                 words[half] = word(four.map(|centroid| centroid - 1));
                 words[2 + half] = word(four.map(|centroid| -centroid));
@@ -398,27 +420,29 @@ impl Tables {
         Some(tables)
     }
 
-    /// The same of codes that are looked up in shared memory. Of entries there are as many as their bits count, more than codes: of no
-    /// page.
+    /// Creates tables of codes in shared memory. There is an entry for each value of a code's bits. No page
+    /// has codes beyond the last.
     fn looked_up(centroids: &[i16], thresholds: &[f32], unit: f32, rotated: Rotated) -> Option<Self> {
         let (levels, last) = (centroids.len(), centroids.len().checked_sub(1)?);
         if thresholds.len() != last {
             return None;
         }
-        let room = levels.next_power_of_two();
-        let shape = if levels == room {
-            CodeShape::Codes(room.trailing_zeros() as u8)
+        let padded = levels.next_power_of_two();
+        let shape = if levels == padded {
+            CodeShape::Codes(padded.trailing_zeros() as u8)
         } else {
             CodeShape::Levels(levels as u8)
         };
-        let all = (0..room).map(|code| centroids[code.min(last)]);
-        let entries = all.clone().map(if room > 16 { entry } else { small_entry }).collect::<Option<_>>()?;
-        let known = thresholds.iter().copied().chain(iter::repeat(f32::INFINITY)).take(room);
+        let all = (0..padded).map(|code| centroids[code.min(last)]);
+        let entries =
+            all.clone().map(if padded > 16 { entry } else { small_entry }).collect::<Option<_>>()?;
+        let known = thresholds.iter().copied().chain(iter::repeat(f32::INFINITY)).take(padded);
         let search = known.chain(all.map(f32::from)).map(f32::to_bits).collect();
         Some(Self { entries, search, ..Self::new(shape, [0; 32], unit, rotated) })
     }
 
-    /// What an integer of a key is worth, beside a norm: of blocks their own, of others in steps of 32,767ths of the page's largest.
+    /// Returns what an integer of a key is worth, in addition to a norm. Blocks have their own norms; other
+    /// norms are steps of 1/32,767 of the page's largest.
     pub(super) fn key_unit(&self) -> f32 {
         match self.shape {
             CodeShape::Codes(_) | CodeShape::Paths(_) if self.shape.in_rows() => self.unit,
@@ -426,7 +450,7 @@ impl Tables {
         }
     }
 
-    /// The same of the second half, where there are two.
+    /// Returns the same for the second half, if there is one.
     pub(super) fn coarse_unit(&self) -> f32 {
         self.halves.as_ref().map_or(0.0, |halves| halves[1].unit / 32767.0)
     }
@@ -448,7 +472,8 @@ impl Tables {
         }
     }
 
-    /// Keys of two trellis codes, each of half of `dim` channels. `None` for other codes.
+    /// Creates tables of keys with two trellis codes, each of half of `dim` channels; `None` for other
+    /// codes.
     #[must_use]
     pub fn halves(fine: Self, coarse: Self, dim: usize) -> Option<Self> {
         let of = |tables: &Self| match tables.shape {
@@ -468,18 +493,19 @@ impl Tables {
         Some(Self { halves: Some(Arc::new([fine, coarse])), ..own })
     }
 
-    /// Integers of so many bits. `None` unless these are 2 to 8.
+    /// Creates tables of integers of 2 to 8 bits; `None` for other numbers.
     #[must_use]
     pub fn integers(bits: u8, of_keys: bool, rotated: Rotated) -> Option<Self> {
-        // Norms of other keys are steps of 32,767ths.
+        // Norms of other keys are steps of 1/32,767.
         let unit = if of_keys { 32767.0 } else { 1.0 };
-        // Other bits than 4 stand at the top of bytes: see kernels/slices.cuh.
+        // Except for 4 bits, codes lie in the high bits of bytes: see kernels/slices.cuh.
         let times = if bits == 4 { 1 } else { 1 << 8u8.checked_sub(bits)? };
         let unit = unit / times as f32;
         (2..=8).contains(&bits).then(|| Self::new(CodeShape::Int(bits), [0; 32], unit, rotated))
     }
 
-    /// The same with fields of groups, which divide the width. `None` unless they are of 16, 32 or 64, or all of a row with zeros.
+    /// Creates tables of integers with fields for each group. Groups have 16, 32 or 64 integers, or are a
+    /// whole row with zeros; it returns `None` for others.
     #[must_use]
     pub fn groups(groups: Groups, of_keys: bool, rotated: Rotated) -> Option<Self> {
         let tables = Self::integers(groups.bits, of_keys, rotated)?;
@@ -487,7 +513,7 @@ impl Tables {
         known.then_some(Self { shape: CodeShape::Groups(groups), ..tables })
     }
 
-    /// Triplets as this layout has them, found by this search. `None` for directions that are no bytes.
+    /// Creates tables of triplets with this layout and search; `None` if directions are not bytes.
     #[must_use]
     pub fn triplets(layout: &TripletLayout, search: Search, rotated: Rotated) -> Option<Self> {
         let directions = layout.directions;
@@ -496,7 +522,7 @@ impl Tables {
         if lengths != (1 << (2 * layout.direction_bits), 1 << layout.radius_bits, rest) {
             return None;
         }
-        // An integer of 16 bits is the largest coordinate there is.
+        // The largest coordinate becomes the largest integer of 16 bits.
         let rest = layout.rest.iter().map(|centroid| f32::from(*centroid) * layout.rest_scale * 127.0);
         let radii = layout.radii.iter().map(|radius| radius * 127.0);
         let most = rest.clone().chain(radii.clone()).fold(0.0, |most: f32, x| most.max(x.abs()));
@@ -513,14 +539,16 @@ impl Tables {
         Some(Self { entries, search, ..Self::new(shape, [0; 32], 1.0 / (127.0 * scale), rotated) })
     }
 
-    /// Codes of a trellis, `kappa` integers to a standard deviation. Of 8 states and 2, 4 or 8 codes a window keys of codes of one bit are
-    /// looked up two at a time, values one; others are looked up in shared memory.
+    /// Creates tables of trellis codes, with `kappa` integers to a standard deviation.
+    ///
+    /// Registers hold trellises of 8 states with 2, 4 or 8 codes in a window. Then keys with codes of one
+    /// bit are looked up in pairs, values one by one. Other trellises are looked up in shared memory.
     #[must_use]
     pub fn trellis(book: &TrellisCodebook, of_keys: bool, unit: f32, kappa: f32, rotated: Rotated) -> Self {
         if book.history() != 3 || !matches!(book.levels(), 2 | 4 | 8) {
             let shape = CodeShape::Paths([book.history() as u8, book.levels() as u8]);
-            let entries = (0..1 << card_bits(book.levels() as u8)).flat_map(|code: usize| {
-                let code = code.min(book.levels() - 1); // more than there are: of no page
+            let entries = (0..1 << gpu_bits(book.levels() as u8)).flat_map(|code: usize| {
+                let code = code.min(book.levels() - 1); // codes beyond the last occur in no page
                 let windows = &book.centroids()[code * book.windows()..][..book.windows()];
                 windows.iter().map(|centroid| u32::from(*centroid as u8))
             });
@@ -551,18 +579,23 @@ impl Tables {
     }
 }
 
-/// A centroid as kernels look it up: 16 · high + low, bits 16 to 23 high, which has a sign, the lowest four low.
+/// Returns a centroid as kernels look it up: 16 · high + low.
+///
+/// ```text
+/// bit   31 … 24   23 … 16         15 … 4   3 … 0
+///       0         high, signed    0        low
+/// ```
 fn entry(centroid: i16) -> Option<u32> {
     let high = i8::try_from(centroid >> 4).ok()?;
     Some(u32::from(high as u8) << 16 | u32::from(centroid as u16 & 15))
 }
 
-/// The same of up to 16 codes, a byte.
+/// Returns a centroid of up to 16 as one byte.
 fn small_entry(centroid: i16) -> Option<u32> {
     i8::try_from(centroid).ok().map(|centroid| u32::from(centroid as u8))
 }
 
-/// Masks as bits.
+/// Packs the highest bit of each mask.
 fn bits_of(signs: &[u32]) -> [u32; 8] {
     let mut bits = [0; 8];
     signs.iter().take(256).enumerate().for_each(|(c, mask)| bits[c / 32] |= (mask >> 31) << (c % 32));
@@ -574,7 +607,8 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Every value has the code that as many thresholds do not exceed it: at them, beside them, everywhere.
+    /// Every value gets as code the number of thresholds that do not exceed it: at thresholds, near them,
+    /// and everywhere.
     #[test]
     fn a_cell_has_what_thresholds_say() {
         let centroids: [i16; 16] = [-127, -96, -76, -59, -45, -31, -18, -6, 6, 18, 31, 45, 59, 76, 96, 127];
@@ -598,7 +632,7 @@ mod tests {
         assert!(Cells::new(&[-1.0, 0.0, 0.01, 1.0], &[-3, -2, 1, 2, 3]).is_none());
     }
 
-    /// Both bytes of every centroid make it up, as signed bytes and, between them and the next, nothing.
+    /// High and low part make up each centroid, and all other bits are 0.
     #[test]
     fn entries_are_centroids() {
         for centroid in -2048..=2047 {
@@ -609,7 +643,7 @@ mod tests {
         assert!(entry(2048).is_none() && entry(-2049).is_none());
     }
 
-    /// Bytes of rows, and numbers of shapes, of every trellis.
+    /// Bytes of rows, and unique numbers of shapes, for all trellises.
     #[test]
     fn shapes_of_trellises() {
         let mut numbers = Vec::new();
@@ -622,7 +656,7 @@ mod tests {
                     let path = dim / 8;
                     let packed = match levels {
                         1 => 0,
-                        3 | 6 | 12 => dim * (bits - 2) / 8 + dim.div_ceil(5), // as layout.cuh has it
+                        3 | 6 | 12 => dim * (bits - 2) / 8 + dim.div_ceil(5), // as in layout.cuh
                         _ => dim * bits / 8,
                     };
                     assert_eq!(
@@ -630,7 +664,7 @@ mod tests {
                         path + packed + if levels > 8 { 2 } else { 0 },
                         "{levels} codes, width {dim}"
                     );
-                    assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
+                    assert_eq!(shape.gpu_row(dim), dim.next_multiple_of(32) * (1 + bits) / 8);
                 }
             }
         }
@@ -639,7 +673,7 @@ mod tests {
         assert_eq!((numbers.len(), numbers[0], numbers[39]), (40, 200, 654));
     }
 
-    /// Numbers of shapes that are nobody else's, bytes of rows, and one entry a code, of those that there are not as well.
+    /// Unique numbers of shapes, bytes of rows, and an entry for each value of a code's bits.
     #[test]
     fn shapes_of_levels() {
         let rotated = Rotated { signs: &[], rounds: 1, gain: 0 };
@@ -648,7 +682,7 @@ mod tests {
             let thresholds: Vec<f32> = centroids.windows(2).map(|c| f32::from(c[0] + c[1]) * 0.5).collect();
             Tables::codes(&centroids, &thresholds, 1.0, rotated)
         };
-        // Bits of a code on the card; of the CPU's row low bits, digits of a group, its bits.
+        // Bits of a code on the GPU. On the CPU: low bits, digits of a group, bits of a group.
         for (levels, number, bits, raw, group, group_bits) in [
             (2, 1, 1, 1, 1, 0),
             (3, 62, 2, 0, 5, 8),
@@ -664,7 +698,7 @@ mod tests {
                 let last = radix.pow((dim % group) as u32).next_power_of_two().trailing_zeros() as usize;
                 let digits = (dim / group * group_bits + last).div_ceil(8);
                 assert_eq!(shape.row(dim), dim * raw / 8 + digits, "{levels} levels, width {dim}");
-                assert_eq!(shape.card_row(dim), dim.next_multiple_of(32) * bits / 8);
+                assert_eq!(shape.gpu_row(dim), dim.next_multiple_of(32) * bits / 8);
             }
             let (codes, last) = (1 << bits, levels as usize - 1);
             assert_eq!((entries.len(), search.len()), (codes, 2 * codes), "{levels} levels");
@@ -680,7 +714,7 @@ mod tests {
         assert!([0, 1, 7, 9, 18, 20, 24, 257].iter().all(|levels| tables(*levels, 1).is_none()));
     }
 
-    /// As many as do not exceed a value, wherever it is.
+    /// A cell counts the thresholds that do not exceed a value, wherever it is.
     #[test]
     fn a_cell_of_the_map_counts() {
         for count in 1..=32 {

@@ -1,4 +1,4 @@
-"""cuDNN's bf16 attention through PyTorch, as benches/gpu.rs measures a decode step: as many layers as exceed the card's cache
+"""cuDNN's bf16 attention through PyTorch, as benches/gpu.rs measures a decode step: as many layers as exceed the GPU's cache
 several times, one after the other in one graph, median of 50 launches, microseconds a layer.
 
     python3 benches/peers/sdpa.py

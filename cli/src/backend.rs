@@ -14,7 +14,7 @@ pub(crate) fn kernels(backend: Backend) -> octaplex_arch::Backend {
     octaplex_arch::Backend::named(backend.name()).unwrap_or(octaplex_arch::Backend::SCALAR)
 }
 
-/// The CPU, in its maker's words: what times were measured on.
+/// The CPU, in its vendor's words: what times were measured on.
 pub(crate) fn cpu() -> String {
     let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()));
     let name = system.cpus().first().map_or("", |cpu| cpu.brand()).trim();

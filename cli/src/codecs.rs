@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Result, fail};
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{Role, Stream};
+use octaplex::codecs::{HeadId, Role};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// What `compare --all` and `bench` run when `--codecs` is not given.
@@ -115,7 +115,7 @@ pub(crate) fn in_list<T>(text: &str, failure: Failure) -> Result<T> {
 
 /// The codec of a spec, which the user wrote as `text`.
 pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Codec> {
-    let built = |dim, backend| spec.build_dyn(dim, backend, Stream::default());
+    let built = |dim, backend| spec.build_dyn(dim, backend, HeadId::default());
     built(dim, backend).map_err(|error| match error {
         // Not all codecs take all widths that there are: those that this one takes are found by trying.
         Error::Width { .. } => {

@@ -38,13 +38,13 @@ impl Device {
         Ok(())
     }
 
-    /// The maker's first GPU.
+    /// The vendor's first GPU.
     #[cfg(feature = "gpu")]
     pub(crate) fn gpu(self) -> Result<octaplex::gpu::Device> {
-        use octaplex::gpu::{Device, Maker};
+        use octaplex::gpu::{Device, Vendor};
         self.built()?;
-        let maker = if self == Self::Hip { Maker::Amd } else { Maker::Nvidia };
-        crate::failure::At::at(Device::of(maker, 0), format_args!("--device {}", self.name()))
+        let vendor = if self == Self::Hip { Vendor::Amd } else { Vendor::Nvidia };
+        crate::failure::At::at(Device::of(vendor, 0), format_args!("--device {}", self.name()))
     }
 
     /// Its name, as results have it.

@@ -5,7 +5,7 @@ use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES};
 use crate::page::{PageFormat, PartMut, Shape, subtract};
-use crate::stream::Role;
+use crate::random::Role;
 
 /// Encodes one page of a layer.
 pub(crate) struct Encoder<'a> {

@@ -4,8 +4,8 @@ use super::layout::Layout;
 use super::storage::{Shared, check_memory};
 use super::{Layer, LayerConfig, State, Stats};
 use crate::codec::Codec;
+use crate::random::Role;
 use crate::rows::{Rows, RowsMut};
-use crate::stream::Role;
 use crate::{Attend, Backend, CodecSpec, Error};
 use alloc::{sync::Arc, vec::Vec};
 use core::ops::Range;
@@ -40,7 +40,7 @@ impl SharedLayer {
     pub fn on_heap(config: &LayerConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let build = |spec: CodecSpec, dim, role| {
-            spec.build_dyn(dim, backend, config.stream(role)).map(Arc::<dyn Codec>::from)
+            spec.build_dyn(dim, backend, config.head_id(role)).map(Arc::<dyn Codec>::from)
         };
         let keys = build(config.keys, config.key_dim, Role::Keys)?;
         let values = build(config.values, config.value_dim, Role::Values)?;

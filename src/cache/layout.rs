@@ -15,7 +15,7 @@
 use super::config::{Center, LayerConfig};
 use crate::codec::query::QUERY_BATCH;
 use crate::page::{Balance, Part, PartMut, Shape, Sizes};
-use crate::stream::Role;
+use crate::random::Role;
 use core::ops::Range;
 
 /// Bytes of the position or the length in a page's header, u64.

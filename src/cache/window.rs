@@ -22,8 +22,8 @@ use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
 use crate::page::{Spread, divide, read_balance, store_mean};
+use crate::random::Role;
 use crate::rows::{Grid, LIMIT, Rows};
-use crate::stream::Role;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 

@@ -5,7 +5,7 @@ use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
 use crate::page::{Balance, Part, PartMut, Shape, Sizes, Spread};
 use crate::page::{add_floats, read_balance, store_mean, subtract};
-use crate::stream::Role;
+use crate::random::Role;
 use crate::{CodecSpec, Error};
 use alloc::sync::Arc;
 use alloc::vec;

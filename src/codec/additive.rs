@@ -5,7 +5,7 @@
 //! It is a baseline to check the paper's claim with. It is slow, and worse than HQMQ.
 //!
 //! The paper defines it as c ≈ c₁\[i] + c₂\[j] and no further. Here both books hold k unit
-//! quaternions, from the stream of HQMQ's sets (sub-blocks 1 and 2). The pair (i, j) is the one
+//! quaternions, from the random stream of HQMQ's sets (sub-blocks 1 and 2). The pair (i, j) is the one
 //! whose sum is nearest to the chunk's direction u. That is the largest <u-a, b> + <u, a>, and the
 //! lowest code i·k + j among equals. Radii are those of HQMQ.
 //!
@@ -19,9 +19,9 @@ use super::{
     Codec, check_accumulate, check_block, check_scales, check_score, check_values, read_f16, to_f16,
 };
 use crate::backend::Kernels;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
@@ -156,10 +156,10 @@ type Books = [[f32; 4]; 128];
 /// c₂\[j]. `docs/hqmq.md` describes what this library adds.
 ///
 /// ```
-/// use octaplex::codecs::{Additive, AdditiveSpec, Stream};
+/// use octaplex::codecs::{Additive, AdditiveSpec, HeadId};
 /// use octaplex::{Backend, Error};
 ///
-/// let codec = Additive::<32>::build(AdditiveSpec::default(), Backend::detect(), Stream::default())?;
+/// let codec = Additive::<32>::build(AdditiveSpec::default(), Backend::detect(), HeadId::default())?;
 /// let mut block = [0; 14];
 /// codec.encode(&[0.5; 32], &mut block)?;
 /// # Ok::<(), Error>(())
@@ -185,7 +185,7 @@ impl Core {
         spec: AdditiveSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if dim == 0 || dim > MAX_DIM || !dim.is_multiple_of(4) {
             return Err(Error::Width { actual: dim });
@@ -205,7 +205,7 @@ impl Core {
             return Err(Error::Unsupported { why: "books of more than 64 entries need the feature alloc" });
         }
         for (book, sub_block) in books.chunks_exact_mut(entries).zip([1, 2]) {
-            let mut random = stream.random(spec.seed, Purpose::Quaternions, sub_block);
+            let mut random = head.random(spec.seed, Purpose::Quaternions, sub_block);
             book.fill_with(|| random.unit_quaternion());
         }
         Ok(Self { spec, dim, backend: backend.kernels(), books })

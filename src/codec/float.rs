@@ -6,8 +6,8 @@ use super::query::{Body, QueryFormat};
 use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use core::marker::PhantomData;
@@ -74,11 +74,11 @@ pub struct Core<F> {
 }
 
 impl<F: Format> Core<F> {
-    /// Builds the codec. Nothing is random, so the stream has no effect.
+    /// Builds the codec. Nothing is random, so the head has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`].
-    pub(crate) fn build(_spec: F, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(_spec: F, dim: usize, backend: Backend, _head: HeadId) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }

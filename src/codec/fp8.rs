@@ -21,8 +21,8 @@ use super::decoded::{self, Decoded};
 use super::{Codec, MAX_VALUE, check_block, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 
@@ -181,11 +181,11 @@ impl Spec for Fp8Spec {
 /// kernels.
 ///
 /// ```
-/// use octaplex::codecs::{Fp8, Fp8Scale, Fp8Spec, Stream};
+/// use octaplex::codecs::{Fp8, Fp8Scale, Fp8Spec, HeadId};
 /// use octaplex::{Backend, Error};
 ///
 /// let spec = Fp8Spec::new().scale(Fp8Scale::Token);
-/// let codec = Fp8::<32>::build(spec, Backend::detect(), Stream::default())?;
+/// let codec = Fp8::<32>::build(spec, Backend::detect(), HeadId::default())?;
 /// let (mut block, mut x) = ([0; 36], [0.0; 32]);
 /// codec.encode(&[7.0; 32], &mut block)?;
 /// codec.decode(&block, &mut x)?;
@@ -203,11 +203,11 @@ pub struct Core {
 }
 
 impl Core {
-    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
+    /// Builds the codec of a spec. Nothing is random, so the head has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`].
-    pub(crate) fn build(spec: Fp8Spec, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: Fp8Spec, dim: usize, backend: Backend, _head: HeadId) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }

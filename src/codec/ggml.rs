@@ -35,8 +35,8 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::{Codec, MAX_VALUE, check_block, check_values, read_f16, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::stream::Stream;
 use crate::typed::{Typed, forward_codec};
 use crate::{Backend, Error};
 use core::marker::PhantomData;
@@ -373,10 +373,10 @@ format!(
 /// times slower than codecs with kernels.
 ///
 /// ```
-/// use octaplex::codecs::{Ggml, Q4_0Spec, Stream};
+/// use octaplex::codecs::{Ggml, Q4_0Spec, HeadId};
 /// use octaplex::{Backend, Error};
 ///
-/// let codec = Ggml::<32, Q4_0Spec>::build(Q4_0Spec::new(), Backend::detect(), Stream::default())?;
+/// let codec = Ggml::<32, Q4_0Spec>::build(Q4_0Spec::new(), Backend::detect(), HeadId::default())?;
 /// let mut block = [0; 18];
 /// codec.encode(&[-8.0; 32], &mut block)?;
 /// assert_eq!(block, [0, 0x3c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]); // the scale 1, and -8 is code 0
@@ -392,12 +392,12 @@ pub struct Core<F> {
 }
 
 impl<F: Format> Core<F> {
-    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
+    /// Builds the codec of a spec. Nothing is random, so the head has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
     /// it, or 64 with `rotate`.
-    pub(crate) fn build(spec: F, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: F, dim: usize, backend: Backend, _head: HeadId) -> Result<Self, Error> {
         let rows = Rows::build(F::BLOCK, spec.rotation(), dim, backend)?;
         Ok(Self { rows, format: PhantomData })
     }

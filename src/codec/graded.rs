@@ -23,8 +23,8 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::trellis::{self, TrellisSpec, listed};
 use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, count_rows, encode_blocks};
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, WIDTHS};
+use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 
@@ -198,7 +198,7 @@ impl<const D: usize> Graded<D> {
     /// [`Error::Value`] unless both are 1, 2, 3, 4, 6, 8, 12 or 16; [`Error::Width`] unless D/2 is
     /// one of [`WIDTHS`].
     pub fn new(fine: u8, coarse: u8) -> Result<Self, Error> {
-        Self::build(GradedSpec::new(fine, coarse), Backend::detect(), Stream::default())
+        Self::build(GradedSpec::new(fine, coarse), Backend::detect(), HeadId::default())
     }
 }
 
@@ -208,12 +208,7 @@ impl Core {
     /// # Errors
     /// [`Error::Value`] for parameters that are not listed; [`Error::Width`] unless half of `dim`
     /// is one of [`WIDTHS`].
-    pub(crate) fn build(
-        spec: GradedSpec,
-        dim: usize,
-        backend: Backend,
-        stream: Stream,
-    ) -> Result<Self, Error> {
+    pub(crate) fn build(spec: GradedSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if !dim.is_multiple_of(2) || !WIDTHS.contains(&(dim / 2)) {
             return Err(Error::Width { actual: dim });
         }
@@ -222,7 +217,7 @@ impl Core {
                 return Err(key.error(0));
             }
         }
-        let [fine, coarse] = spec.halves().map(|half| trellis::Core::build(half, dim / 2, backend, stream));
+        let [fine, coarse] = spec.halves().map(|half| trellis::Core::build(half, dim / 2, backend, head));
         Ok(Self { fine: fine?, coarse: coarse? })
     }
 

@@ -27,10 +27,10 @@ use super::{
     encode_blocks, first_blocks, score_checked, to_f16,
 };
 use crate::backend::Kernels;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_flag, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::MAX_DIM;
@@ -288,10 +288,10 @@ impl Spec for HqmqSpec {
 /// zeros, which cost bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.
 ///
 /// ```
-/// use octaplex::codecs::{Hqmq, HqmqSpec, Stream};
+/// use octaplex::codecs::{Hqmq, HqmqSpec, HeadId};
 /// use octaplex::{Backend, Error};
 ///
-/// let codec = Hqmq::<45>::build(HqmqSpec::new(24, 3), Backend::detect(), Stream::default())?;
+/// let codec = Hqmq::<45>::build(HqmqSpec::new(24, 3), Backend::detect(), HeadId::default())?;
 /// assert_eq!(codec.block_bytes(), 2 + 9 + 5 + 5); // 12 chunks: raw plane, digits, radii
 /// let x = [1.0; 45];
 /// let (mut block, mut decoded) = ([0; 21], [0.0; 45]);
@@ -331,7 +331,7 @@ impl Core {
     ///   is 3·2ⁿ.
     /// * [`Error::Width`] for widths above 576, and with `rotate` for those without a Hadamard
     ///   matrix.
-    pub(crate) fn build(spec: HqmqSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: HqmqSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if dim == 0 || dim > MAX_DIM {
             return Err(Error::Width { actual: dim });
         }
@@ -346,10 +346,10 @@ impl Core {
         }
         let layout = spec.chunk_layout(dim).ok_or(Error::Unsupported { why: NO_SUCH_SET })?;
         let rotation = match spec.rotate {
-            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, stream)?,
+            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, head)?,
             false => Rotation::identity(dim),
         };
-        let set = Set::new(&spec, stream)?;
+        let set = Set::new(&spec, head)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, layout, set })
     }
 

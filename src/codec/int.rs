@@ -29,9 +29,9 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use core::ops::Range;
@@ -45,10 +45,10 @@ use spec::{BITS, GROUP};
 /// is the baseline that engines ship.
 ///
 /// ```
-/// use octaplex::codecs::{Int, IntSpec, Stream};
+/// use octaplex::codecs::{Int, IntSpec, HeadId};
 /// use octaplex::{Backend, Error};
 ///
-/// let codec = Int::<64>::build(IntSpec::new(4).group(Some(32)), Backend::detect(), Stream::default())?;
+/// let codec = Int::<64>::build(IntSpec::new(4).group(Some(32)), Backend::detect(), HeadId::default())?;
 /// let (mut block, mut decoded) = ([0; 36], [0.0; 64]);
 /// codec.encode(&[0.5; 64], &mut block)?;
 /// codec.decode(&block, &mut decoded)?;
@@ -88,7 +88,7 @@ impl Core {
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for bits or groups out
     /// of range; [`Error::Unsupported`] unless the group divides `dim`, and for `med` with
     /// `asymmetric`.
-    pub(crate) fn build(spec: IntSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: IntSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }
@@ -106,7 +106,7 @@ impl Core {
         let why = "the group does not divide the width; use a smaller group or group=token";
         let affine = spec.affine(dim).ok_or(Error::Unsupported { why })?;
         let rotation = match spec.rotate {
-            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, stream)?,
+            true => Rotation::wht(dim, 1, spec.seed, Purpose::RotationSigns, head)?,
             false => Rotation::identity(dim),
         };
         Ok(Self { spec, backend: backend.kernels(), rotation, affine })

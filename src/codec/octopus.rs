@@ -35,9 +35,9 @@ use crate::backend::Kernels;
 use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
 use crate::codec::turboquant::Gain;
+use crate::random::{HeadId, Purpose};
 use crate::rotation::Rotation;
 use crate::spec::Spec;
-use crate::stream::{Purpose, Stream};
 use crate::{Backend, Error};
 use octaplex_arch::{Float, Rows, TripletLayout};
 use spec::{BDIR, BNRM, ROUNDS};
@@ -90,7 +90,7 @@ impl<const D: usize> Octopus<D> {
         if !(1..=5).contains(&bits) {
             return Err(OctopusSpec::KEYS[0].error(0));
         }
-        Self::build(OctopusSpec::new(bits), Backend::detect(), Stream::default())
+        Self::build(OctopusSpec::new(bits), Backend::detect(), HeadId::default())
     }
 }
 
@@ -104,7 +104,7 @@ impl Core {
         spec: OctopusSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -129,7 +129,7 @@ impl Core {
             Tail::Scalar if !dim.is_multiple_of(3) => lloyd_max(dim, 1 << spec.field_bits().div_ceil(3)),
             _ => None,
         };
-        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, head)?;
         let centre = CentreCode::codebook(dim)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, directions, coordinates, radii, rest })
     }

@@ -12,9 +12,9 @@
 
 use super::octopus::{self, OctopusSpec};
 use super::sketched::Sketched;
+use crate::random::HeadId;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 
@@ -155,7 +155,7 @@ impl<const D: usize> OctopusQjl<D> {
         if !(1..=5).contains(&bits) {
             return Err(OCTOPUS[0].error(0));
         }
-        Self::build(OctopusQjlSpec::new(bits), Backend::detect(), Stream::default())
+        Self::build(OctopusQjlSpec::new(bits), Backend::detect(), HeadId::default())
     }
 }
 
@@ -169,10 +169,10 @@ impl Core {
         spec: OctopusQjlSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
-        let coarse = octopus::Core::build(spec.octopus, dim, backend, stream)?;
-        let sketch = Sketch::build(spec.sketch, dim, spec.octopus.seed, backend, stream)?;
+        let coarse = octopus::Core::build(spec.octopus, dim, backend, head)?;
+        let sketch = Sketch::build(spec.sketch, dim, spec.octopus.seed, backend, head)?;
         Ok(Self::new(coarse, sketch))
     }
 }

@@ -20,10 +20,10 @@ use super::{Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, c
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::codebook::angles::{LEVELS, angles};
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{AngleTree, Angles};
@@ -200,7 +200,7 @@ impl<const D: usize> PolarQuant<D> {
     /// # Errors
     /// As [`build`](Typed::build). [`Error::Unsupported`] unless `D` is a power of two.
     pub fn new(bits: u8) -> Result<Self, Error> {
-        Self::build(PolarQuantSpec::new(bits), Backend::detect(), Stream::default())
+        Self::build(PolarQuantSpec::new(bits), Backend::detect(), HeadId::default())
     }
 }
 
@@ -216,7 +216,7 @@ impl Core {
         spec: PolarQuantSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -252,7 +252,7 @@ impl Core {
             };
             *slot = angles(level + 1, bits);
         }
-        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, head)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, levels, depth })
     }
 

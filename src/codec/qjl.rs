@@ -16,9 +16,9 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::SignRows;
@@ -124,7 +124,7 @@ impl<const D: usize> Qjl<D> {
     /// # Errors
     /// [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new() -> Result<Self, Error> {
-        Self::build(QjlSpec::default(), Backend::detect(), Stream::default())
+        Self::build(QjlSpec::default(), Backend::detect(), HeadId::default())
     }
 }
 
@@ -134,11 +134,11 @@ impl Core {
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Value`] for rounds out of
     /// range; [`Error::Unsupported`] for a dense sketch of several rounds, or without `alloc`.
-    pub(crate) fn build(spec: QjlSpec, dim: usize, backend: Backend, stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: QjlSpec, dim: usize, backend: Backend, head: HeadId) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }
-        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, stream)?;
+        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, head)?;
         Ok(Self { dim, backend: backend.kernels(), sketch })
     }
 

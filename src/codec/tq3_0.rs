@@ -23,8 +23,8 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
@@ -162,17 +162,17 @@ impl<const D: usize> Tq3<D> {
     /// [`Error::Width`] unless `D` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
     /// it.
     pub fn new() -> Result<Self, Error> {
-        Self::build(Tq3Spec::default(), Backend::detect(), Stream::default())
+        Self::build(Tq3Spec::default(), Backend::detect(), HeadId::default())
     }
 }
 
 impl Core {
-    /// Builds the codec of a spec. Nothing is random, so the stream has no effect.
+    /// Builds the codec of a spec. Nothing is random, so the head has no effect.
     ///
     /// # Errors
     /// [`Error::Width`] unless `dim` is one of [`WIDTHS`]; [`Error::Unsupported`] unless 32 divides
     /// it.
-    pub(crate) fn build(spec: Tq3Spec, dim: usize, backend: Backend, _stream: Stream) -> Result<Self, Error> {
+    pub(crate) fn build(spec: Tq3Spec, dim: usize, backend: Backend, _head: HeadId) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
         }

@@ -31,10 +31,10 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::codec::turboquant::Gain;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
@@ -248,7 +248,7 @@ impl<const D: usize> Trellis<D> {
     /// [`Error::Value`] unless `m` is 1, 2, 3, 4, 6, 8, 12 or 16 and `states` is 4, 8, 16, 32 or
     /// 64; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(m: u8, states: u8) -> Result<Self, Error> {
-        Self::build(TrellisSpec::new(m, states), Backend::detect(), Stream::default())
+        Self::build(TrellisSpec::new(m, states), Backend::detect(), HeadId::default())
     }
 }
 
@@ -262,7 +262,7 @@ impl Core {
         spec: TrellisSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -277,7 +277,7 @@ impl Core {
         if ![1, 3, 5].contains(&spec.scales) {
             return Err(SCALES.error(0));
         }
-        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?;
+        let rotation = Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, head)?;
         let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
         let centre = CentreCode::codebook(dim)?;
         Ok(Self { spec, backend: backend.kernels(), rotation, centre, book, unit })

@@ -24,10 +24,10 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
+use crate::random::HeadId;
+use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::stream::Purpose;
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use half::f16;
@@ -252,7 +252,7 @@ impl<const D: usize> TurboQuant<D> {
     /// # Errors
     /// [`Error::Value`] unless `bits` is 1 to 8; [`Error::Width`] unless `D` is one of [`WIDTHS`].
     pub fn new(bits: u8) -> Result<Self, Error> {
-        Self::build(TurboQuantSpec::new(bits), Backend::detect(), Stream::default())
+        Self::build(TurboQuantSpec::new(bits), Backend::detect(), HeadId::default())
     }
 }
 
@@ -267,7 +267,7 @@ impl Core {
         spec: TurboQuantSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !WIDTHS.contains(&dim) {
             return Err(Error::Width { actual: dim });
@@ -280,13 +280,13 @@ impl Core {
             return Err(ROUNDS.error(0));
         }
         let rotation = match spec.rotation {
-            RotationKind::Wht => Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, stream)?,
+            RotationKind::Wht => Rotation::wht(dim, spec.rounds, spec.seed, Purpose::RotationSigns, head)?,
             RotationKind::Haar if spec.rounds != 1 => {
                 return Err(Error::Unsupported {
                     why: "rotation=haar is one dense rotation; leave rounds out",
                 });
             }
-            RotationKind::Haar => Rotation::haar(dim, spec.seed, stream)?,
+            RotationKind::Haar => Rotation::haar(dim, spec.seed, head)?,
         };
         let mut thresholds = [0.0; 255];
         codebook.thresholds(&mut thresholds);

@@ -13,10 +13,10 @@
 
 use super::sketched::Sketched;
 use super::turboquant::{self, Gain, TurboQuantSpec};
+use crate::random::HeadId;
 use crate::rotation::RotationKind;
 use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
-use crate::stream::Stream;
 use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::Packing;
@@ -170,7 +170,7 @@ impl<const D: usize> TurboQuantQjl<D> {
     /// # Errors
     /// [`Error::Value`] unless `bits` is 2 to 8; [`Error::Width`] unless `D` is a listed width.
     pub fn new(bits: u8) -> Result<Self, Error> {
-        Self::build(TurboQuantQjlSpec::new(bits), Backend::detect(), Stream::default())
+        Self::build(TurboQuantQjlSpec::new(bits), Backend::detect(), HeadId::default())
     }
 }
 
@@ -184,7 +184,7 @@ impl Core {
         spec: TurboQuantQjlSpec,
         dim: usize,
         backend: Backend,
-        stream: Stream,
+        head: HeadId,
     ) -> Result<Self, Error> {
         if !(2..=8).contains(&spec.bits) {
             return Err(BITS.error(0));
@@ -194,8 +194,8 @@ impl Core {
             .rounds(spec.rounds)
             .rotation(spec.rotation)
             .seed(spec.seed);
-        let coarse = turboquant::Core::build(coarse, dim, backend, stream)?;
-        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, stream)?;
+        let coarse = turboquant::Core::build(coarse, dim, backend, head)?;
+        let sketch = Sketch::build(spec.sketch, dim, spec.seed, backend, head)?;
         Ok(Self::new(coarse, sketch))
     }
 }

@@ -25,7 +25,7 @@ fn codecs_keep_what_they_say() {
     for spec in specs {
         for dim in [32, 64, 128, 576] {
             let mut codec = None;
-            let build = || codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).ok();
+            let build = || codec = spec.build_dyn(dim, Backend::detect(), HeadId::default()).ok();
             let kept = allocation_counter::measure(build).bytes_current as usize;
             if codec.is_some() {
                 let said = spec.memory_bytes(dim);

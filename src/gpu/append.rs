@@ -1,4 +1,12 @@
-//! Tokens that come and go on the card: as `cache/window.rs` and `cache/rollback.rs` have it, pages encoded by kernels.
+//! Appends, truncates and evicts tokens on the GPU.
+//!
+//! The plan is that of `cache/window.rs` and `cache/rollback.rs`; kernels encode the pages.
+//!
+//! ```text
+//! before   sinks │ closed pages │ ring in f16: ▒▒▒▒▒▒▒▒ window │ new tokens
+//! after    sinks │ closed pages │ page │ ring in f16: window        │
+//!                                 └ its rows, ▒, leave the ring once the window holds a page too much
+//! ```
 
 use super::{Error, Held, Layer, open_front, refuse, sequence_of, tables};
 use crate::cache::encode::Encoder;
@@ -6,8 +14,8 @@ use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, rows_error, try_row};
 use crate::cache::{Center, State};
 use crate::page::{Spread, store_mean};
+use crate::random::Role;
 use crate::rows::Floats;
-use crate::stream::Role;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -15,19 +23,26 @@ use octaplex_arch::device::{AT_ONCE, Input, Refused, Rows};
 use octaplex_arch::{Float, MAX_DIM};
 
 impl Layer {
-    /// Adds tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type. It is then what
-    /// [`Layer::append`](crate::cache::Layer::append) makes of the same tokens, in whatever pieces they come: the newest tokens exact in f16,
-    /// pages that close encoded on the card, the same bytes. Balance and prefix centre are decided on the CPU, when the first
-    /// page closes; so are values that cannot be held refused. Pages of `trellis` of several scales, and pages with outliers, are encoded
-    /// there as well, and brought to the card.
+    /// Appends tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type.
     ///
-    /// A token that closes no page is two small copies; the first page that closes compiles kernels and allocates rows of one page,
-    /// a prompt's pages allocate theirs for the while.
+    /// The sequence is then bit-exact with [`Layer::append`](crate::cache::Layer::append) of the same
+    /// tokens, however they are divided into calls. The newest tokens stay exact in f16. The GPU encodes
+    /// the pages that close.
+    ///
+    /// The CPU checks the values. When the first page closes, it also decides balance and prefix centre. It
+    /// encodes pages with outliers, and pages of `trellis` with several scales.
+    ///
+    /// A token that closes no page costs two small copies. The first page that closes compiles kernels and
+    /// allocates memory for the rows of one page. Several pages at once, as in a prompt, allocate memory
+    /// during the call.
     ///
     /// # Errors
-    /// What [`Layer::append`](crate::cache::Layer::append) refuses; [`Error::Full`] where there is no room for the pages that close (beside
-    /// those that leave a sliding window). The layer is then as it was; after
-    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// * The errors of [`Layer::append`](crate::cache::Layer::append).
+    /// * [`Error::Full`] if there are not enough free pages. Pages that leave a sliding window count as
+    ///   taken during the call.
+    /// * [`Error::Device`]; then [clear](Self::clear) the sequence.
+    ///
+    /// After other errors the layer is as it was.
     pub fn append<'a>(
         &mut self,
         sequence: usize,
@@ -39,7 +54,7 @@ impl Layer {
         self.add(sequence, Input::Host(&rows), rows.len() / self.paged.token_values())
     }
 
-    /// Adds so many tokens, which are fit.
+    /// Adds `count` checked tokens.
     pub(super) fn add(&mut self, sequence: usize, input: Input, count: usize) -> Result<(), Error> {
         if count == 0 {
             return Ok(());
@@ -48,21 +63,26 @@ impl Layer {
         self.take(sequence, &plan, input)
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels that encode the whole pages of these tokens, in f16
-    /// on the card, as if they were a sequence's first (sinks aside). The sequences stay as they are.
+    /// Measures `times` runs of the kernels that encode the whole pages of these tokens, in microseconds of
+    /// the GPU's clock.
+    ///
+    /// The tokens lie on the GPU in f16, and are encoded like the first of a sequence after its sinks.
+    /// Sequences do not change.
     ///
     /// # Errors
-    /// As [`append`](Self::append); [`Error::Full`] where there is no room for the pages; [`Error::Unsupported`] for less than a page,
-    /// more than 128 MiB, and codecs whose pages the CPU encodes.
+    /// * The errors of [`append`](Self::append).
+    /// * [`Error::Full`] if there are not enough free pages.
+    /// * [`Error::Unsupported`] for less than a page, for more than 128 MiB, and for codecs whose pages the
+    ///   CPU encodes.
     pub fn time_append(&mut self, keys: &[f32], values: &[f32], times: usize) -> Result<Vec<f32>, Error> {
         let rows = self.incoming(0, [keys.into(), values.into()])?;
         if !tables::are_encoded(&self.config) {
-            return refuse("the CPU encodes pages of these codecs");
+            return refuse("the CPU encodes pages of these codecs: there is no kernel to measure");
         }
         let (page, each) = (self.config.page, self.paged.token_values());
         let pages = rows.len() / each / page;
         if pages == 0 || pages > 1 && 2 * pages * page * each > AT_ONCE {
-            return refuse("time_append takes one page at least, and 128 MiB of rows at most");
+            return refuse("time_append takes at least one page, and at most 128 MiB of rows");
         }
         let (input, new, front) = (Input::Host(&rows), 0..pages * page, &open_front(&self.layout));
         let places = self.free(pages)?;
@@ -70,7 +90,8 @@ impl Layer {
         Ok(self.paged.time_encoding(&places, &rows, times)?)
     }
 
-    /// Rows as a sequence has them, checked: \[tokens]\[kv heads]\[keys, values]\[width] in f16.
+    /// Checks rows and returns them in f16 as a sequence stores them: \[tokens]\[kv heads]\[keys,
+    /// values]\[width].
     fn incoming(&self, sequence: usize, sides: [Floats; 2]) -> Result<Vec<u16>, Error> {
         self.sequence(sequence)?;
         let (held, heads, dim) = (&self.sequences[sequence], self.config.kv_heads, self.config.key_dim);
@@ -117,7 +138,7 @@ impl Layer {
         Ok(held.standing(&self.config, |standing| standing.plan(count))?)
     }
 
-    /// Puts rows of positions into a sequence's ring, as a state has it, from token `first` of the input on.
+    /// Stores rows of consecutive positions in a sequence's ring. They start at token `first` of the input.
     pub(super) fn store_from(
         &mut self,
         number: usize,
@@ -136,7 +157,8 @@ impl Layer {
         Ok(())
     }
 
-    /// Rows of positions that follow each other: those that the sequence holds, then those of tokens that come.
+    /// Describes rows of consecutive positions: first those that the sequence holds, then those of new
+    /// tokens.
     fn rows<'a>(
         &self,
         number: usize,
@@ -158,7 +180,7 @@ impl Layer {
         }
     }
 
-    /// Takes the tokens that come.
+    /// Adds new tokens by a plan.
     pub(super) fn take(&mut self, number: usize, plan: &Plan, input: Input) -> Result<(), Error> {
         let page = self.config.page;
         let (before, sinks) = (self.sequences[number].state, plan.next.min(self.layout.sinks));
@@ -169,14 +191,16 @@ impl Layer {
             let decided = self.decide(number, input)?;
             let held = self.sequences[number].sequence.pages.len() - plan.evicted;
             if held + plan.closing - plan.skipped > self.pages_each {
-                return refuse("a sequence has more pages than its table: make the layer with more tokens");
+                return refuse(
+                    "the sequence needs more pages than its table has: create the layer with more tokens",
+                );
             }
             places = self.free(plan.closing - plan.skipped)?;
             let rows = self.rows(number, first..first + places.len() * page, input, &decided);
             self.encode(&places, &rows)?;
             front = Some(decided);
         }
-        // Nothing is refused any more: rows may take the places of those that no rollback brings back.
+        // No error can follow. So rows may overwrite those that no rollback restores.
         if old < sinks {
             self.paged.store(number, self.layout.ring + old, input, 0..sinks - old)?;
         }
@@ -206,7 +230,7 @@ impl Layer {
         self.place(number, held)
     }
 
-    /// Encodes pages on the card, or, where its kernels do not, here.
+    /// Encodes pages on the GPU, or on the CPU where no kernel exists.
     fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<(), Error> {
         let (page, first) = (self.config.page, rows.position as usize);
         if tables::are_encoded(&self.config) {
@@ -257,7 +281,8 @@ impl Layer {
         }
     }
 
-    /// Balances and prefix centres; found from the keys that fill the window when the first page closes.
+    /// Returns balances and prefix centres. The keys of a full window decide them when the first page
+    /// closes.
     fn decide(&mut self, number: usize, input: Input) -> Result<Vec<f32>, Error> {
         let (dim, each) = (self.config.key_dim, self.paged.token_values());
         let mut front = self.sequences[number].front.clone();
@@ -296,13 +321,19 @@ impl Layer {
         Ok(front)
     }
 
-    /// Forgets a sequence's tokens from `position` on, as [`Layer::truncate`](crate::cache::Layer::truncate) does: rejected drafts. Up to
-    /// [`max_rollback`](crate::LayerConfig::max_rollback) tokens behind the furthest position pages that closed meanwhile open again;
-    /// further back, a page that is cut is brought to the host, and its first tokens are decoded there into the exact window.
+    /// Removes a sequence's tokens from `position` on, as
+    /// [`Layer::truncate`](crate::cache::Layer::truncate) does. Speculative decoding removes rejected
+    /// drafts like this.
+    ///
+    /// Within [`max_rollback`](crate::LayerConfig::max_rollback) tokens of the furthest position, pages
+    /// that have closed since open again. Further back, the host decodes the page that is cut. Its first
+    /// tokens then lie in the exact window.
     ///
     /// # Errors
-    /// [`crate::Error::Dropped`], [`crate::Error::Corrupt`] as there; [`crate::Error::Missing`]. The layer is then as it was; after
-    /// [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// * [`crate::Error::Dropped`] and [`crate::Error::Corrupt`], as on the CPU; [`crate::Error::Missing`].
+    /// * [`Error::Device`]; then [clear](Self::clear) the sequence.
+    ///
+    /// After other errors the layer is as it was.
     pub fn truncate(&mut self, sequence: usize, position: usize) -> Result<(), Error> {
         self.sequence(sequence)?;
         self.settle()?;
@@ -319,7 +350,7 @@ impl Layer {
         held.sequence.pages.truncate(cut.pages);
         let state = held.state.cut(position, &cut);
         if !state.has_closed(&self.layout) {
-            // What the first page that closes decides is open again.
+            // The next page that closes first decides balance and prefix centre anew.
             let (dim, empty) = (self.config.key_dim, open_front(&self.layout));
             let from = if state.calibrated { dim } else { 0 };
             for (front, empty) in held.front.chunks_exact_mut(2 * dim).zip(empty.chunks_exact(2 * dim)) {
@@ -330,9 +361,11 @@ impl Layer {
         self.place(sequence, held)
     }
 
-    /// Drops a sequence's whole pages that lie within the positions, as [`Layer::evict`](crate::cache::Layer::evict) does, and returns how many
-    /// tokens that were. Sinks and the exact window stay; the other tokens keep their positions, and steps, captured ones as well, skip
-    /// the gap. Pages that another sequence has stay its own; those that none has any more are free.
+    /// Drops a sequence's whole pages between the positions, as
+    /// [`Layer::evict`](crate::cache::Layer::evict) does, and returns the number of their tokens.
+    ///
+    /// Sinks and the exact window stay. The other tokens keep their positions, and steps skip the gap,
+    /// captured steps too. Pages that no other sequence holds become free.
     ///
     /// ```no_run
     /// use octaplex::{LayerConfig, gpu};
@@ -345,7 +378,7 @@ impl Layer {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn evict(&mut self, sequence: usize, positions: Range<usize>) -> Result<usize, Error> {
         self.sequence(sequence)?;
         self.settle()?;
@@ -364,7 +397,12 @@ impl Layer {
     }
 }
 
-/// Where a ring has the rows of positions that follow each other, those of a state.
+/// Returns where a ring has the rows of consecutive positions: up to its end, then from its start.
+///
+/// ```text
+/// positions │ 8 9 4 5 6 7 │      positions 6..10 lie at places 4..6 and 0..2
+/// places      0 1 2 3 4 5
+/// ```
 pub(super) fn places_of(layout: &Layout, state: &State, positions: Range<usize>) -> [Range<usize>; 2] {
     if positions.is_empty() {
         return [0..0, 0..0];

@@ -1,4 +1,4 @@
-//! What is added to logits on a card.
+//! Biases: numbers that are added to logits.
 
 use super::{Error, Layer, refuse};
 use crate::Attend;
@@ -6,8 +6,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 impl Layer {
-    /// Checks biases of so many query heads on some sequences, and sets them: those of each sequence, one after the other, as
-    /// [`Layer::attend`](crate::cache::Layer::attend) has them.
+    /// Checks biases of `query_heads` query heads on some sequences, and copies them to the GPU.
+    ///
+    /// They lie sequence after sequence, each as in [`Layer::attend`](crate::cache::Layer::attend).
     pub(super) fn set_bias(
         &mut self,
         options: &Attend,
@@ -21,13 +22,13 @@ impl Layer {
         let positions: Vec<usize> = self.sequences[of.clone()].iter().map(|held| held.state.next).collect();
         let rows = check(bias, &positions, query_heads, self.config.layer)?;
         if bias.len() >= 1 << 32 {
-            return refuse("a card takes less than 2^32 biases");
+            return refuse("a GPU takes fewer than 2^32 biases in a call");
         }
         Ok(self.paged.set_bias(bias, rows, of)?)
     }
 }
 
-/// How many rows of biases each sequence has: one, or one a query head.
+/// Checks biases and returns how many rows each sequence has: 1, or `query_heads`.
 fn check(bias: &[f32], positions: &[usize], query_heads: usize, layer: u32) -> Result<usize, crate::Error> {
     let total: usize = positions.iter().sum();
     let rows = if bias.len() == total { 1 } else { query_heads };
@@ -61,7 +62,7 @@ mod tests {
             assert_eq!(check(&hides[..len], &[4, 0, 2], 4, 0), Err(refused));
         }
         for (value, finite) in [(f32::NAN, false), (f32::INFINITY, false), (1e38, true)] {
-            // Of the last sequence head 1 and its position 1.
+            // Head 1 and position 1 of the last sequence.
             let mut bias = hides;
             bias[19] = value;
             let refused = Error::Row { layer: 7, what: "bias", head: 1, row: 0, channel: Some(1), finite };

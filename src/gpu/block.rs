@@ -1,4 +1,4 @@
-//! Blocks of queries on a card, and queries that are not at the newest token.
+//! Attention of blocks of queries, and of queries before the newest token.
 
 use super::{Error, Layer, refuse};
 use crate::Attend;
@@ -6,24 +6,24 @@ use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{Asked, Attention, CallerStream, DeviceSlice, Queries};
+use octaplex_arch::device::{Attention, CallerStream, DeviceSlice, Queries, QueryBlock};
 
 impl Layer {
-    /// Checked queries of some sequences, \[sequences]\[query heads]\[queries]\[width].
+    /// Checks queries of some sequences, \[sequences]\[query heads]\[queries]\[width].
     fn asked<'a>(
         &self,
         queries: Queries<'a>,
         options: &Attend<'a>,
         of: Range<usize>,
-    ) -> Result<(Attention, Asked<'a>), Error> {
+    ) -> Result<(Attention, QueryBlock<'a>), Error> {
         let attention = self.attention(options)?;
         let (dim, kv_heads, count) = (self.config.key_dim, self.config.kv_heads, of.len());
         let each = options.queries.unwrap_or(1);
         if each == 0 {
-            return Err(crate::Error::Unsupported { why: "a block has at least 1 query a head" }.into());
+            return Err(crate::Error::Unsupported { why: "a block needs at least 1 query a head" }.into());
         }
         if each > 1 << 20 {
-            return refuse("a block has at most 2^20 queries a head on a card");
+            return refuse("a block on a GPU has at most 2^20 queries a head");
         }
         let row = count * each * dim;
         let query_heads = queries.len() / row;
@@ -32,7 +32,7 @@ impl Layer {
             return Err(crate::Error::Heads { queries: query_heads, kv_heads }.into());
         }
         if query_heads > 1 << 10 {
-            return refuse("a block has at most 1,024 query heads on a card");
+            return refuse("a block on a GPU has at most 1,024 query heads");
         }
         crate::Error::expect_length("values of queries", query_heads * row, queries.len())?;
         self.check_queries(queries, options, of.clone())?;
@@ -61,11 +61,12 @@ impl Layer {
             pages * self.config.page / 64 + sinks.div_ceil(64) + window.div_ceil(64)
         });
         let tiles = tiles.max().unwrap_or(0);
-        // Kernels count in 63 bits. From far behind the newest token, all is seen that a window does not hide.
+        // Kernels count in 63 bits. A query this far after the newest token sees all tokens that no window
+        // hides.
         let position = options.position.map(|position| (position as u64).min(1 << 62));
         let sink_logits = options.sink_logits;
         let of = (of.start, of.len());
-        Ok((attention, Asked { of, queries, query_heads, each, position, sink_logits, tiles }))
+        Ok((attention, QueryBlock { of, queries, query_heads, each, position, sink_logits, tiles }))
     }
 
     pub(super) fn attend_block(
@@ -89,15 +90,16 @@ impl Layer {
         output: DeviceSlice,
         stream: CallerStream,
     ) -> Result<(), Error> {
-        let (attention, asked) = self.asked(Queries::Card(queries), options, of.clone())?;
+        let (attention, asked) = self.asked(Queries::Device(queries), options, of.clone())?;
         self.set_bias(options, asked.query_heads, of)?;
         Ok(self.paged.attend_block_on(&attention, &asked, output, stream)?)
     }
 
-    /// Microseconds on the card's clock of each of `times` runs of the kernels of [`attend`](Self::attend) on a block of queries.
+    /// Measures `times` runs of the kernels of [`attend`](Self::attend) on a block, in microseconds of the
+    /// GPU's clock.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
+    /// The errors of [`attend`](Self::attend).
     pub fn time_block(&mut self, queries: &[f32], options: &Attend, times: usize) -> Result<Vec<f32>, Error> {
         let all = 0..self.sequences.len();
         let (attention, asked) = self.asked(Queries::Host(queries), options, all.clone())?;
@@ -106,7 +108,7 @@ impl Layer {
     }
 }
 
-/// Of a sequence: its pages, and its exact tokens.
+/// The pages and exact tokens of a sequence.
 struct Sizes {
     pages: usize,
     sinks: usize,

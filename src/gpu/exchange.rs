@@ -1,4 +1,4 @@
-//! Sequences that come from layers on the CPU and go back, and their snapshots.
+//! Copies sequences from layers on the CPU and back, and writes and reads snapshots.
 
 use super::append::places_of;
 use super::{Error, Held, Layer, refuse};
@@ -15,19 +15,24 @@ use core::ops::Range;
 use octaplex_arch::device::{Input, WIDTHS};
 use octaplex_arch::{BLOCK_BYTES, Float, Packing};
 
-/// Bytes of pages that are on the host beside a layer, unless one page alone has more.
+/// Bytes of pages on the host at a time, if they are more than one page.
 const AT_ONCE: usize = 1 << 24;
 const WIDEST: usize = WIDTHS[WIDTHS.len() - 1];
 
 impl Layer {
-    /// Makes a sequence what a layer on the CPU is: its pages, its exact tokens, its balance and centres. While it is copied, there
-    /// must be room for the pages beside those that the sequence has so far.
+    /// Makes a sequence equal to a layer on the CPU: pages, exact tokens, balance and centres.
+    ///
+    /// The sequence keeps its old pages during the copy, so the new pages need free places.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a layer of another configuration (`capacity`, `query_heads` and `sliding_window` aside), with codecs of its own,
-    /// or with more tokens than this one's capacity and sliding window take,
-    /// [`crate::Error::Corrupt`] for pages with norms or outliers that are no numbers, flags of chunks that there are not, digits that no encoder
-    /// writes, and rows of `hqmq` that it would not write (directions without a radius, spare bits), [`Error::Full`], [`Error::Card`].
+    /// * [`Error::Unsupported`] if the layer has its own codecs, or another configuration. `capacity`,
+    ///   `query_heads` and `sliding_window` may differ.
+    /// * [`Error::Unsupported`] if it holds more tokens than the capacity and sliding window of this layer
+    ///   allow.
+    /// * [`crate::Error::Corrupt`] for pages that no encoder writes: with norms or outliers that are not
+    ///   finite, with flags beyond the last chunk, or with invalid digits. The same holds for rows of
+    ///   `hqmq` with a direction without a radius, or with spare bits.
+    /// * [`Error::Full`], [`Error::Device`].
     pub fn upload<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -42,7 +47,7 @@ impl Layer {
             ..layer.config
         };
         if alike != self.config || layer.own_codecs {
-            return refuse("the layer on the card was made for another configuration, or other codecs");
+            return refuse("the layer on the GPU has another configuration, or other codecs");
         }
         let (layout, view, dim) = (self.layout, layer.view(), self.config.key_dim);
         let (pages, exact) = (layer.store.pages(), view.exact());
@@ -51,7 +56,7 @@ impl Layer {
             || pages > layout.most_pages(&self.config).min(self.pages_each)
         {
             return refuse(
-                "the layer holds more than the capacity or the sliding window of the one on the card",
+                "the layer holds more tokens than the capacity or the sliding window of the layer on the GPU",
             );
         }
         let memory = layer.store.front();
@@ -86,7 +91,7 @@ impl Layer {
         self.place(sequence, held)
     }
 
-    /// Makes the exact rows of a sequence those of a layer on the CPU.
+    /// Copies the exact rows of a layer on the CPU to a sequence.
     pub(super) fn upload_exact<K: Codec, V: Codec, S: Storage>(
         &mut self,
         sequence: usize,
@@ -103,11 +108,13 @@ impl Layer {
         self.store_from(sequence, state, in_ring(state), input, sinks)
     }
 
-    /// A layer on the CPU that is what a sequence is: the reverse of [`upload`](Self::upload), the same bytes. `KvCache::from_layers`
-    /// makes a cache of those of several layers.
+    /// Returns a layer on the CPU that equals a sequence, bit for bit: the reverse of
+    /// [`upload`](Self::upload).
+    ///
+    /// `KvCache::from_layers` makes a cache of several such layers.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`].
+    /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn download(&mut self, sequence: usize) -> Result<SharedLayer, Error> {
         self.sequence(sequence)?;
         self.settle()?;
@@ -115,7 +122,7 @@ impl Layer {
         self.download_some(sequence, 0..pages)
     }
 
-    /// The same with some of its pages alone.
+    /// Returns such a layer with a range of the pages.
     pub(super) fn download_some(
         &mut self,
         sequence: usize,
@@ -159,8 +166,10 @@ impl Layer {
         Ok(layer)
     }
 
-    /// Calls `write` with a snapshot of a sequence, piece after piece: the bytes that [`Layer::save`](crate::cache::Layer::save) writes of the
-    /// same tokens on the CPU, where [`Layer::load`](crate::cache::Layer::load) takes them.
+    /// Calls `write` with the pieces of a sequence's snapshot.
+    ///
+    /// [`Layer::save`](crate::cache::Layer::save) writes the same bytes for the same tokens on the CPU, and
+    /// [`Layer::load`](crate::cache::Layer::load) reads them.
     ///
     /// ```no_run
     /// use octaplex::cache::SharedLayer;
@@ -171,25 +180,31 @@ impl Layer {
     /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
     /// let mut bytes = Vec::new();
     /// layer.save(0, &mut |piece| bytes.extend_from_slice(piece))?;
-    /// layer.load(1, &bytes)?; // another sequence of a card
-    /// SharedLayer::on_heap(&config, Backend::detect())?.load(&bytes)?; // or a CPU
+    /// layer.load(1, &bytes)?; // into another sequence on the GPU
+    /// SharedLayer::on_heap(&config, Backend::detect())?.load(&bytes)?; // or into a layer on the CPU
     /// # Ok::<(), gpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`Error::Card`]; nothing has been written then.
+    /// [`crate::Error::Missing`], [`Error::Device`]; `write` is then not called.
     pub fn save(&mut self, sequence: usize, write: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         self.download(sequence)?.save(write);
         Ok(())
     }
 
-    /// Makes a sequence what a snapshot holds, a card's or a CPU's, of a layer with the same configuration (its capacity may
-    /// differ). Beside the sequence's pages there must be room for the snapshot's.
+    /// Replaces a sequence with the contents of a snapshot, from a GPU or a CPU.
+    ///
+    /// The snapshot's layer must have the same configuration; its capacity may differ. The sequence keeps
+    /// its old pages during the call, so the new pages need free places.
     ///
     /// # Errors
-    /// [`crate::Error::Snapshot`] and [`crate::Error::Full`] as [`Layer::load`](crate::cache::Layer::load) has them;
-    /// [`crate::Error::Missing`], [`crate::Error::Corrupt`] for norms below zero and what [`upload`](Self::upload) says of digits, of outliers and of `hqmq`, [`Error::Full`] where pages have no room. The
-    /// layer is then as it was; after [`Error::Card`] the sequence is to be [cleared](Self::clear).
+    /// * [`crate::Error::Snapshot`] and [`crate::Error::Full`], as
+    ///   [`Layer::load`](crate::cache::Layer::load) returns them.
+    /// * [`crate::Error::Missing`]; [`Error::Full`] if there are not enough free pages.
+    /// * [`crate::Error::Corrupt`] for negative norms, and as [`upload`](Self::upload) returns it.
+    /// * [`Error::Device`]; then [clear](Self::clear) the sequence.
+    ///
+    /// After other errors the layer is as it was.
     pub fn load(&mut self, sequence: usize, bytes: &[u8]) -> Result<(), Error> {
         self.sequence(sequence)?;
         let mut layer = self.empty_on_cpu()?;
@@ -202,7 +217,8 @@ impl Layer {
         SharedLayer::empty(&self.config, self.layout, keys, values, Backend::detect())
     }
 
-    /// Norms and centres that are numbers: no sum of a card's is anything else then. Digits that a card has room for.
+    /// Checks that norms and centres are finite, so that no sum on a GPU is not. Checks that the GPU can
+    /// store all digits.
     fn check_page(&self, page: &[u8], index: usize) -> Result<(), Error> {
         let block = index * self.config.page;
         for head in 0..self.layout.heads {
@@ -232,22 +248,22 @@ impl Layer {
     }
 }
 
-/// A norm is not negative, and kernels compare its bits.
+/// Returns whether a norm is finite and not negative. Kernels compare the bits of norms.
 fn is_norm(bytes: &[u8]) -> bool {
     read_f16(bytes).is_finite() && !read_f16(bytes).is_sign_negative()
 }
 
-/// Whether all scales of a row are norms.
+/// Returns whether all scales of a row are norms.
 fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     match spec {
-        // What fields on the card would lose is no codec's.
+        // No encoder writes a row that the GPU's fields cannot store.
         CodecSpec::Hqmq(spec) => {
             is_norm(row) && spec.chunk_layout(dim).is_some_and(|layout| layout.is_packed(row))
         }
         CodecSpec::Int(spec) => {
             let groups = spec.group.map_or(1, |group| dim / usize::from(group));
             let (fields, zeros) = (if spec.asymmetric { 2 * groups } else { groups }, spec.asymmetric);
-            // Every second field is then a zero, which may be below 0.
+            // Every second field is then a zero point, which may be negative.
             row.chunks_exact(2).take(fields).enumerate().all(|(field, bytes)| match zeros && field % 2 == 1 {
                 true => read_f16(bytes).is_finite(),
                 false => is_norm(bytes),
@@ -258,8 +274,10 @@ fn has_norms(spec: &CodecSpec, dim: usize, row: &[u8]) -> bool {
     }
 }
 
-/// Whether a page's rows have digits as an encoder packs them, where their codec has such. A card keeps the digits, and would write
-/// other bytes that stand for the same.
+/// Returns whether the rows of a page have digits as an encoder packs them. Codecs without digits pass.
+///
+/// Different packed bytes can stand for the same digits. A GPU keeps the digits, so it would write back
+/// other bytes.
 fn are_digits(backend: Kernels, spec: CodecSpec, dim: usize, page: usize, rows: &[u8]) -> bool {
     let levels = match spec {
         CodecSpec::TurboQuant(spec) => spec.levels.into(),
@@ -279,12 +297,13 @@ fn are_digits(backend: Kernels, spec: CodecSpec, dim: usize, page: usize, rows: 
     })
 }
 
-/// Positions whose rows are in the ring.
+/// Returns the positions whose rows are in the ring.
 fn in_ring(state: &State) -> Range<usize> {
     state.kept..state.next.max(state.kept)
 }
 
-/// Where the CPU has the exact rows of a layer in such a state, in the card's order: \[sinks, ring]\[kv heads]\[keys, values].
+/// Returns where the CPU has the exact rows of a layer in this state, in the GPU's order: \[sinks,
+/// ring]\[kv heads]\[keys, values].
 fn exact_rows(layout: Layout, state: State) -> impl Iterator<Item = Range<usize>> {
     let sinks = state.next.min(layout.sinks);
     (0..sinks).chain(in_ring(&state)).flat_map(move |position| {
@@ -303,9 +322,9 @@ mod tests {
     use super::*;
     use crate::codec::trellis::TrellisSpec;
     use crate::codec::turboquant::TurboQuantSpec;
-    use crate::stream::Stream;
+    use crate::random::HeadId;
 
-    /// Every scale of a row is looked at, and bytes that a slot would not give back are refused.
+    /// Every scale of a row is checked. Bytes that a slot cannot give back are errors.
     #[test]
     fn rows_that_slots_hold() {
         let x: Vec<f32> = (0..64).map(|i| (i * 37 % 64) as f32 - 31.0).collect();
@@ -313,7 +332,7 @@ mod tests {
             [("tq3_0", vec![12, 26]), ("tq3_0:variant=3bit", vec![12, 26]), ("hqmq", vec![0])]
         {
             let spec: CodecSpec = spec.parse().expect("a codec");
-            let codec = spec.build_dyn(64, Backend::detect(), Stream::default()).expect("a codec");
+            let codec = spec.build_dyn(64, Backend::detect(), HeadId::default()).expect("a codec");
             let mut row = vec![0; codec.block_bytes()];
             codec.encode(&x, &mut row).expect("a row");
             assert!(has_norms(&spec, 64, &row), "{spec}");
@@ -325,7 +344,8 @@ mod tests {
                 }
             }
             if matches!(spec, CodecSpec::Hqmq(_)) {
-                // The last byte of the digits' plane has two of 32, five are in each before it.
+                // The last byte of the digits' plane has two of the 32 digits; each byte before it has
+                // five.
                 let digits = 2 + 16;
                 for (at, value) in [(digits, 243), (digits, 255), (digits + 6, 9)] {
                     let mut other = row.clone();
@@ -340,7 +360,8 @@ mod tests {
         }
     }
 
-    /// The first group of the first row and the last of the last are not beyond their digits, and nothing is behind them.
+    /// The largest digits fit in the first group of the first row and in the last group of the last row.
+    /// Larger ones are errors, and so are bits after the last digit.
     #[test]
     fn digits_are_those_of_an_encoder() {
         let backend = Backend::detect().kernels();
@@ -350,11 +371,11 @@ mod tests {
         for (dim, (levels, spec)) in
             WIDTHS.into_iter().flat_map(|dim| trellises.into_iter().chain(codes).map(move |of| (dim, of)))
         {
-            let codec = spec.build_dyn(dim, Backend::detect(), Stream::default()).expect("a codec");
+            let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default()).expect("a codec");
             let rows: Vec<f32> = (0..64 * dim).map(|n| ((n * n) % 37) as f32 - 18.0).collect();
             let mut blocks = vec![0; 64 * codec.block_bytes()];
             codec.encode_page(&rows, &mut blocks).expect("a page");
-            // As a page has them: their norms lie apart.
+            // In a page the norms lie apart.
             let mut planes: Vec<u8> =
                 blocks.chunks_exact(codec.block_bytes()).flat_map(|block| block[2..].to_vec()).collect();
             let are = |planes: &[u8]| are_digits(backend, spec, dim, 64, planes);

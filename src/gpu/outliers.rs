@@ -1,5 +1,13 @@
-//! Pages with outliers: a card has rows of one length, and outliers without their flags, in a place of their own. So pages are taken apart on
-//! their way to it, and put together on their way back.
+//! Pages with outliers. On the GPU all rows have the same length; outliers lie in a separate list, without
+//! flags.
+//!
+//! So `take` splits pages on their way to the GPU, and `put` joins them on their way back.
+//!
+//! ```text
+//! CPU    position │ head 0: keys │ flags │ outliers │ values │ flags │ outliers │ head 1 … │ centres, norms
+//!                             │      └───────┴────────────────────┴───────┴──────► list of outliers
+//! GPU    position │ head 0: keys │ values │ head 1 … │ centres, norms
+//! ```
 
 use super::{Error, Layer};
 use crate::cache::layout::Layout;
@@ -11,14 +19,14 @@ use octaplex_arch::device::Outlier;
 
 /// Bytes of a page's position.
 const POSITION: usize = 8;
-/// Bytes of an outlier behind a page's blocks.
+/// Bytes of an outlier after the blocks of a page.
 const BYTES: usize = 8;
 
-/// How pages come apart.
+/// Where the parts of a page lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Apart {
     layout: Layout,
-    /// Of keys and values, where blocks have their flags.
+    /// For keys and values, where blocks have their flags.
     sides: [Option<Outliers>; 2],
 }
 
@@ -38,7 +46,7 @@ impl Apart {
         Self { layout: *layout, sides }
     }
 
-    /// Whether keys, and values, have outliers.
+    /// Returns whether keys, and values, have outliers.
     pub(super) fn sides(&self) -> [bool; 2] {
         self.sides.map(|side| side.is_some())
     }
@@ -47,19 +55,19 @@ impl Apart {
         self.sides().contains(&true)
     }
 
-    /// Bytes of a head's keys, and of its values, without flags.
+    /// Returns the bytes of a head's keys, and of its values, without flags.
     fn rows(&self) -> [usize; 2] {
         let Layout { keys, values, page, .. } = &self.layout;
         let of = |outliers: Option<Outliers>, rows| outliers.map_or(rows, |own| page * own.flags_at);
         [of(self.sides[0], keys.rows), of(self.sides[1], values.rows)]
     }
 
-    /// Bytes of what is behind all rows, of a head.
+    /// Returns the bytes of the parts after all rows, of a head: centre, norms of keys, norms of values.
     fn extra(&self) -> [usize; 3] {
         [self.layout.centre_bytes, self.layout.keys.norms, self.layout.values.norms]
     }
 
-    /// Bytes of a page without flags and outliers: as the card's kernels have it.
+    /// Returns the bytes of a page without flags and outliers, as the GPU kernels read it.
     pub(super) fn page_bytes(&self) -> usize {
         if !self.is_any() {
             return self.layout.page_bytes;
@@ -68,7 +76,7 @@ impl Apart {
         POSITION + self.layout.heads * each
     }
 
-    /// The bytes of a page that is as long as it says.
+    /// Returns the bytes of a page up to the length that it states.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`].
@@ -77,12 +85,12 @@ impl Apart {
         page.ok_or(crate::Error::Corrupt { block: index * self.layout.page })
     }
 
-    /// Rows of a head, keys and values, in blocks and lists.
+    /// Splits rows of a head, keys and values, into blocks and lists.
     fn split<'a>(&self, rows: [&'a [u8]; 2]) -> Result<[Option<Page<'a>>; 2], crate::Error> {
         let split = |side: usize| match self.sides[side] {
             None => Ok(None),
             Some(own) => match own.split(rows[side], self.layout.page) {
-                // Rows whose length is not that of their flags.
+                // The length of the rows contradicts their flags.
                 Err(crate::Error::Length { .. }) => Err(crate::Error::Corrupt { block: 0 }),
                 split => split.map(Some),
             },
@@ -90,7 +98,7 @@ impl Apart {
         Ok([split(0)?, split(1)?])
     }
 
-    /// Rows of a head, keys and values, without lists of outliers.
+    /// Returns rows of a head, keys and values, without lists of outliers.
     ///
     /// # Errors
     /// [`crate::Error::Corrupt`] for outliers and flags that no encoder writes.
@@ -99,7 +107,8 @@ impl Apart {
         Ok([keys.map_or(rows[0], |page| page.blocks), values.map_or(rows[1], |page| page.blocks)])
     }
 
-    /// Adds a page's bytes without flags and outliers, and the list of these where codecs have any.
+    /// Appends a page's bytes without flags and outliers to `bytes`, and its outliers to `lists` if the
+    /// codecs have any.
     ///
     /// # Errors
     /// As [`blocks`](Self::blocks).
@@ -120,7 +129,7 @@ impl Apart {
             let rows = [head.keys.rows, head.values.rows];
             for (side, split) in self.split(rows)?.into_iter().enumerate() {
                 let Some((page, own)) = split.zip(self.sides[side]) else {
-                    // Of planes two bytes before the first row are there as well.
+                    // Rows of planes start with two bytes more, which stay here.
                     bytes.extend_from_slice(&rows[side][rows[side].len() - self.rows()[side]..]);
                     continue;
                 };
@@ -143,8 +152,10 @@ impl Apart {
         Ok(())
     }
 
-    /// Writes the page that such bytes and outliers are, and returns its length. There is room for all that a page can be; outliers are by head,
-    /// keys and then values, token and chunk.
+    /// Joins bytes and outliers into a page, and returns its length.
+    ///
+    /// `page` has space for the longest page. Outliers are sorted by head, keys before values, then token
+    /// and chunk.
     pub(super) fn put(&self, bytes: &[u8], list: &[Outlier], page: &mut [u8]) -> usize {
         let layout = &self.layout;
         if !self.is_any() {
@@ -182,7 +193,7 @@ impl Apart {
     }
 }
 
-/// Writes the rows of one side, with flags and list if it has them, and returns how many bytes that took.
+/// Writes the rows of one side, with flags and a list if it has outliers, and returns their bytes.
 fn put_side(outliers: Option<Outliers>, rows: &[u8], list: &[Outlier], to: &mut [u8]) -> usize {
     let Some(Outliers { block_bytes, flags_at, .. }) = outliers else {
         to.copy_from_slice(rows);
@@ -205,7 +216,7 @@ fn put_side(outliers: Option<Outliers>, rows: &[u8], list: &[Outlier], to: &mut 
 }
 
 impl Layer {
-    /// The bytes of the page in a place, as the CPU has them.
+    /// Reads the page in a place, as the CPU stores it.
     pub(super) fn whole_page(&mut self, place: u32) -> Result<Vec<u8>, Error> {
         let (mut bytes, mut page) = (vec![0; self.apart.page_bytes()], vec![0; self.layout.page_bytes]);
         self.paged.download(&[place], &mut bytes)?;
@@ -222,7 +233,8 @@ mod tests {
     use crate::cache::storage::Storage;
     use crate::cache::{Center, SharedLayer};
 
-    /// Pages of every kind of sides are put together as they came apart, whatever the order on the card.
+    /// Pages of all combinations of sides are joined as they were split, in whatever order the GPU has the
+    /// outliers.
     #[test]
     fn pages_come_together_as_they_were() {
         let specs = [
@@ -262,7 +274,7 @@ mod tests {
                     let mut again = vec![0xaa; layer.layout.page_bytes];
                     let length = apart.put(&bytes, &list, &mut again);
                     assert!(again[..length] == *page, "{keys}, {values}, width {dim}, page {index}");
-                    // Shorter than it says, and than its lists need.
+                    // Shorter than the page states, and than its lists need.
                     assert!(apart.page(&page[..page.len() - 1], index).is_err());
                 }
                 assert!(layer.store.pages() > 1);

@@ -1,34 +1,34 @@
-//! What a layer on a GPU holds, and room for more.
+//! What a layer on a GPU holds, and how it grows.
 
 use super::{Error, Layer, refuse};
 use crate::Stats;
 
 impl Layer {
-    /// The position of a sequence's next token.
+    /// Returns the position of a sequence's next token.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`] for a number that is too high.
+    /// [`crate::Error::Missing`] if the layer has no such sequence.
     pub fn next_position(&self, sequence: usize) -> Result<usize, Error> {
         self.sequence(sequence)?;
         Ok(self.sequences[sequence].state.next)
     }
 
-    /// How many sequences there are, empty ones included.
+    /// Returns the number of sequences, empty ones included.
     #[must_use]
     pub fn sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// How many tokens have room in pages, all sequences together.
+    /// Returns how many tokens fit in the pages of all sequences together.
     #[must_use]
-    pub fn room(&self) -> usize {
+    pub fn paged_capacity(&self) -> usize {
         self.owners.len() * self.config.page
     }
 
-    /// Makes room for `tokens` in pages, all sequences together. Less than there is changes nothing.
+    /// Grows the pages to hold `tokens` tokens, all sequences together. A smaller number changes nothing.
     ///
-    /// The pages move to new memory, so both are there for a moment. What was captured from a stream of the caller's before must not
-    /// be launched any more.
+    /// The pages move to new memory, so the old and the new memory exist together for a moment. Do not
+    /// launch graphs that you captured from your own stream before.
     ///
     /// ```no_run
     /// use octaplex::{LayerConfig, gpu};
@@ -36,13 +36,16 @@ impl Layer {
     /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 100_000), 1, 4096)?;
     /// layer.append(0, &[0.5; 4000 * 64], &[0.5; 4000 * 64])?;
     /// layer.grow(8192)?;
-    /// assert_eq!(layer.room(), 8192);
+    /// assert_eq!(layer.paged_capacity(), 8192);
     /// # Ok::<(), gpu::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] while a captured [`Step`](super::Step) of this layer is alive, and for 2²⁸ pages and more; [`Error::Card`] where there is
-    /// not enough memory. The layer is then as it was.
+    /// * [`Error::Unsupported`] while a captured [`Step`](super::Step) of this layer is alive, and for more
+    ///   than 2²⁸ pages.
+    /// * [`Error::Device`] if memory runs out.
+    ///
+    /// The layer is then as it was.
     pub fn grow(&mut self, tokens: usize) -> Result<(), Error> {
         let pages = tokens.div_ceil(self.config.page);
         if pages <= self.owners.len() {
@@ -52,24 +55,28 @@ impl Layer {
             return refuse("a layer on a GPU has at most 2^28 pages");
         }
         if !self.paged.grow(pages)? {
-            return refuse("a captured step uses this layer's pages: drop it, make room, and capture again");
+            return refuse(
+                "a captured step uses this layer's pages: drop it, grow the layer, and capture again",
+            );
         }
         self.owners.resize(pages, 0);
         Ok(())
     }
 
-    /// What a sequence holds. Bytes are those on the GPU: pages a little longer than the CPU's (outliers not counted), exact rows in f16.
-    /// Pages that another sequence holds as well count as shared.
+    /// Returns what a sequence holds, with bytes as on the GPU.
+    ///
+    /// Pages are a little longer than the CPU's and do not count outliers. Exact rows are f16. Pages that
+    /// another sequence holds too count as shared.
     ///
     /// # Errors
-    /// [`crate::Error::Missing`] for a number that is too high.
+    /// [`crate::Error::Missing`] if the layer has no such sequence.
     pub fn stats(&self, sequence: usize) -> Result<Stats, Error> {
         self.sequence(sequence)?;
         let (held, layout, dim) = (&self.sequences[sequence], &self.layout, self.config.key_dim);
         let (pages, state, heads) = (&held.sequence.pages, &held.state, self.config.kv_heads);
         let exact = held.sequence.sinks + state.in_ring();
         let tokens = held.sequence.exact + pages.len() * self.config.page;
-        let each = self.card_page_bytes();
+        let each = self.gpu_page_bytes();
         let shared = pages.iter().filter(|page| self.owners[**page as usize] > 1).count();
         let balanced = held.balances(dim).filter(|(balance, _)| balance.iter().any(|s| s.abs() != 1.0));
         Ok(Stats {
@@ -87,7 +94,7 @@ impl Layer {
         })
     }
 
-    /// Whether [`truncate`](Self::truncate) would do its work.
+    /// Checks whether [`truncate`](Self::truncate) would succeed, and changes nothing.
     ///
     /// # Errors
     /// [`crate::Error::Dropped`], [`crate::Error::Missing`].
@@ -97,11 +104,14 @@ impl Layer {
         Ok(())
     }
 
-    /// Decides a sequence's balance from keys and queries of a prompt, as [`Layer::calibrate`](crate::cache::Layer::calibrate) does: before a page has
-    /// closed. What the sequence holds passes through the host.
+    /// Decides a sequence's balance from keys and queries of a prompt, as
+    /// [`Layer::calibrate`](crate::cache::Layer::calibrate) does.
+    ///
+    /// Call it before a page has closed. It copies the sequence to the host and back.
     ///
     /// # Errors
-    /// As [`Layer::calibrate`](crate::cache::Layer::calibrate); [`crate::Error::Missing`], [`Error::Card`].
+    /// The errors of [`Layer::calibrate`](crate::cache::Layer::calibrate); [`crate::Error::Missing`],
+    /// [`Error::Device`].
     pub fn calibrate(&mut self, sequence: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
         self.sequence(sequence)?;
         if self.sequences[sequence].state.has_closed(&self.layout) {

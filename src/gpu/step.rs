@@ -1,30 +1,40 @@
-//! Tokens that a GPU appends and counts by itself, one a sequence: nobody waits, so that a graph can do it.
+//! Tokens that a GPU appends and counts by itself, one for each sequence. The call does not wait, so a
+//! graph can contain it.
+//!
+//! ```text
+//! GPU     step   step   step   step …               ring and counter grow; pages stay open
+//! host                                  settle      reads the counters, closes full pages
+//! ```
 
 use super::engine::check_rows;
 use super::{Error, Layer, refuse, sequence_of};
 use core::ops::Range;
 use octaplex_arch::device::{CallerStream, DeviceRows, Input};
 
-/// Whether the GPU may hold tokens that the host does not know of.
+/// Whether the GPU may hold tokens that the host does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
     Never,
-    /// Until the host asks.
+    /// Until the host reads the counters.
     Some,
-    /// A captured step may be launched at any time.
+    /// A graph with a captured step may run at any time.
     Captured,
 }
 
 impl Layer {
-    /// Adds one token to each of some sequences, which follow each other, and waits for nothing: token i of `rows` is the one of sequence i of
-    /// these. The GPU checks the rows, stores them and counts them. Attention on the same stream sees them.
+    /// Appends one token to each of some consecutive sequences, without waiting.
     ///
-    /// Pages do not close meanwhile: after [`steps_left`](Self::steps_left) such calls [`settle_on`](Self::settle_on) closes them. It also says what was
-    /// wrong. A sequence that was given a row that is not finite, or larger than [`append_on`](Self::append_on) takes without a look, keeps
-    /// the tokens before it and takes no more until then.
+    /// Token i of `rows` belongs to the i-th of these sequences. The GPU checks, stores and counts the
+    /// rows. Attention on the same stream sees them.
     ///
-    /// A call can be captured into a graph of the caller's, which is launched again and again, as [`attend_on`](Self::attend_on) says; the layer
-    /// then [has room](Self::grow) for all that is to come, since its pages must not move. Other calls settle first.
+    /// Pages do not close meanwhile. Call [`settle_on`](Self::settle_on) after at most
+    /// [`steps_left`](Self::steps_left) calls: it closes pages and returns the errors of steps. If a row is
+    /// not finite, or larger than [`append_on`](Self::append_on) surely accepts, its sequence keeps the
+    /// tokens before it and accepts no more until then.
+    ///
+    /// A call can be captured in the caller's graph and launched again and again, as
+    /// [`attend_on`](Self::attend_on) describes. Pages must not move then, so [`grow`](Self::grow) the
+    /// layer for all coming tokens first. Other calls settle first.
     ///
     /// ```no_run
     /// use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Layer};
@@ -41,9 +51,11 @@ impl Layer {
     /// ```
     ///
     /// # Errors
-    /// [`crate::Error::Missing`], [`crate::Error::Length`] for rows beyond their memory; [`Error::Unsupported`] for sequences with fewer tokens
-    /// than sinks, without a step left, for another number of tokens than sequences, and for a captured stream before the layer was given a
-    /// token from the GPU; [`Error::Card`].
+    /// * [`crate::Error::Missing`]; [`crate::Error::Length`] if the rows exceed their memory.
+    /// * [`Error::Unsupported`] for sequences that have fewer tokens than sinks, or no step left.
+    /// * [`Error::Unsupported`] for another number of tokens than sequences.
+    /// * [`Error::Unsupported`] for a captured stream before the first token from the GPU.
+    /// * [`Error::Device`].
     pub fn append_step_on(
         &mut self,
         sequences: Range<usize>,
@@ -51,16 +63,16 @@ impl Layer {
         stream: CallerStream,
     ) -> Result<(), Error> {
         if sequences.is_empty() {
-            return refuse("a call is for at least one sequence");
+            return refuse("the range of sequences is empty: a call needs at least one");
         }
         self.sequence(sequences.end - 1)?;
         check_rows(rows, self.config.kv_heads, self.config.key_dim)?;
         if rows.tokens != sequences.len() {
-            return refuse("a step has one token of each sequence");
+            return refuse("a step takes exactly one token for each sequence");
         }
         let captured = self.paged.is_captured(stream)?;
         if self.sequences[sequences.clone()].iter().any(|held| held.state.next < self.layout.sinks) {
-            return refuse("steps come after the sink tokens: append those by append_on");
+            return refuse("a step needs all sink tokens: append those with append_on first");
         }
         if self.steps_left(sequences.clone()) == 0 {
             return refuse("no step is left before a page closes: call settle_on");
@@ -69,7 +81,7 @@ impl Layer {
         let full = self.config.recent_window + self.config.page;
         if !self.paged.step_rows(sequences.clone(), rows, bounds, full, stream)? {
             return refuse(
-                "append a token from the GPU before a stream is captured: kernels are loaded then",
+                "kernels are not loaded yet: append a token from the GPU before the stream is captured",
             );
         }
         if captured {
@@ -83,8 +95,11 @@ impl Layer {
         Ok(())
     }
 
-    /// How many tokens each of some sequences takes by [`append_step_on`](Self::append_step_on) until pages have to close. What a
-    /// captured graph has appended since the last [`settle_on`](Self::settle_on) is not known here.
+    /// Returns how many tokens [`append_step_on`](Self::append_step_on) can add to each of these sequences
+    /// before pages must close.
+    ///
+    /// The host does not know what a captured graph has appended since the last
+    /// [`settle_on`](Self::settle_on).
     #[must_use]
     pub fn steps_left(&self, sequences: Range<usize>) -> usize {
         let full = self.config.recent_window + self.config.page;
@@ -97,12 +112,15 @@ impl Layer {
         sequences.map(left).min().unwrap_or(0)
     }
 
-    /// Learns what [`append_step_on`](Self::append_step_on) has appended, and closes pages that are full. Comes after what the
-    /// stream has been asked so far, and waits for it.
+    /// Reads what [`append_step_on`](Self::append_step_on) has appended, and closes full pages. It runs
+    /// after all earlier work on the stream, and waits for it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where a sequence was given a token that it did not take; [`Error::Full`] where pages have no room. What the
-    /// sequences took they hold. [`Error::Card`].
+    /// * [`Error::Unsupported`] if a sequence did not accept a token.
+    /// * [`Error::Full`] if there are not enough free pages.
+    /// * [`Error::Device`].
+    ///
+    /// Sequences hold all tokens that they accepted.
     pub fn settle_on(&mut self, stream: CallerStream) -> Result<(), Error> {
         if self.stepped == Stepped::Never {
             return Ok(());
@@ -112,12 +130,12 @@ impl Layer {
         Ok(self.paged.before(stream)?)
     }
 
-    /// The same of what is done: streams were waited for, or put in order by the calls.
+    /// Settles work that is done: the caller has waited for streams, or ordered them.
     pub(super) fn settle(&mut self) -> Result<(), Error> {
         self.settle_without(None)
     }
 
-    /// The same; what is wrong with one sequence does not matter.
+    /// Settles all sequences. An error of sequence `without` does not count.
     pub(super) fn settle_without(&mut self, without: Option<usize>) -> Result<(), Error> {
         if self.stepped == Stepped::Never {
             return Ok(());
@@ -151,11 +169,9 @@ impl Layer {
         match stopped {
             0 => Ok(()),
             1 => refuse(
-                "a step brought a token that is not finite, or too large: its sequence holds those before it; append it by append_on",
+                "a step's token was not finite, or too large: its sequence holds the tokens before it; append it with append_on",
             ),
-            _ => refuse(
-                "a step came when its sequence had no room before a page closes: call settle_on more often",
-            ),
+            _ => refuse("the ring had no space for a token until a page closes: call settle_on more often"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the card looks codes up in, from a configuration.
+//! Lookup tables of a configuration's codecs, as the GPU kernels read them.
 
 use super::{Error, refuse};
 use crate::codebook::{lloyd_max, trellis};
@@ -6,21 +6,21 @@ use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Rotated as _};
 use crate::codec::turboquant::Gain;
 use crate::codec::{hqmq, tq3_0};
+use crate::random::Purpose;
+use crate::random::Role;
 use crate::rotation::{Rotation, RotationKind};
-use crate::stream::Purpose;
-use crate::stream::Role;
 use crate::{Backend, CodecSpec, LayerConfig};
 use octaplex_arch::BLOCK_VALUES;
 use octaplex_arch::device::{Groups, Rotated, Tables};
 use octaplex_arch::quaternion::ChunkLayout;
 
-const WHICH: &str = "cards take turboquant (rotation=wht), trellis, int, and keys of graded (widths 64, 128, 192, 256), of octopus (norm=f16) of bdir up to 5, of tq3_0 (widths that 32 divides) and of hqmq";
+const WHICH: &str = "GPUs take turboquant (rotation=wht), trellis and int; for keys also graded (widths 64, 128, 192, 256), octopus (norm=f16, bdir up to 5), tq3_0 (widths that are multiples of 32) and hqmq";
 
 const GRADES: &str =
-    "cards take graded keys of 1, 2, 4, 8 and 16 centroids: change fine or coarse, or attend on the CPU";
+    "GPUs take graded keys with 1, 2, 4, 8 or 16 centroids: change fine or coarse, or attend on the CPU";
 
 const HAAR: &str =
-    "cards rotate by rotation=wht, which is the default: leave rotation=haar out, or attend on the CPU";
+    "GPUs rotate with rotation=wht, the default: leave rotation=haar out, or attend on the CPU";
 
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
@@ -41,7 +41,7 @@ fn rotated(rotation: &Rotation, rounds: u8, gain: Gain) -> Rotated<'_> {
 
 fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<Tables, Error> {
     let rotation = |rounds, seed| {
-        Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.stream(role)).map_err(Error::Library)
+        Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.head_id(role)).map_err(Error::Library)
     };
     let tables = match spec {
         CodecSpec::TurboQuant(spec) if spec.rotation == RotationKind::Haar => return refuse(HAAR),
@@ -63,7 +63,7 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         }
         CodecSpec::Trellis(spec) => {
             let book = trellis(spec.states.into(), spec.m.into()).ok_or(Error::Unsupported { why: WHICH })?;
-            // One integer of a coordinate of a rotated unit vector.
+            // What one integer is worth for a coordinate of a rotated unit vector.
             let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let rotated = rotated(&rotation, spec.rounds, spec.gain);
@@ -81,14 +81,14 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
             }
         }
         CodecSpec::Octopus(spec) if role == Role::Keys && spec.norm == NormFormat::F16 => {
-            let core = octopus::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let core = octopus::Core::build(spec, dim, Backend::detect(), config.head_id(role))?;
             let rotated = rotated(core.rotation(), spec.rounds, spec.gain);
             Tables::triplets(&core.shape(), spec.rounding.search(), rotated)
         }
         CodecSpec::Hqmq(spec) if role == Role::Keys => {
-            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.stream(role))?;
+            let core = hqmq::Core::build(spec, dim, Backend::detect(), config.head_id(role))?;
             let (layout, set, signs) = core.shape();
-            // Flags are taken out of rows.
+            // Rows on the GPU have no flags.
             let layout = ChunkLayout { flags: false, ..*layout };
             Tables::chunks(&layout, &set, Rotated { signs, rounds: spec.rotate.into(), gain: 0 })
         }
@@ -103,8 +103,8 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
     }
 }
 
-/// Whether the card's kernels encode pages of such keys and values: of all that cards take but a trellis of several scales, and pages with
-/// outliers, which the CPU encodes.
+/// Returns whether kernels encode pages of these keys and values. Of the codecs that GPUs take, the CPU
+/// encodes a trellis with several scales and pages with outliers.
 pub(super) fn are_encoded(config: &LayerConfig) -> bool {
     let of_cpu = |spec: &CodecSpec| match spec {
         CodecSpec::Trellis(trellis) => trellis.scales > 1,
@@ -115,7 +115,7 @@ pub(super) fn are_encoded(config: &LayerConfig) -> bool {
     ![config.keys, config.values].iter().any(of_cpu)
 }
 
-/// The codebook of a page's centre: integers, where codes change, what an integer is worth.
+/// Returns the codebook of a page's centre: integers, thresholds, and what an integer is worth.
 pub(super) fn centre(dim: usize) -> Result<([i16; 32], [f32; 31], f32), Error> {
     let book = CentreCode::codebook(dim)?;
     let (mut thresholds, mut first) = ([0.0; 255], [0.0; 31]);
@@ -135,9 +135,10 @@ mod tests {
     use alloc::vec::Vec;
     use octaplex_arch::device::{Shape, WIDTHS};
 
-    /// Tables of every search for triplets can be made, and what cards take they encode, but for several scales and outliers.
+    /// Every search for triplets has tables. The kernels encode all codecs that GPUs take, except several
+    /// scales and outliers.
     #[test]
-    fn what_cards_take_they_encode() {
+    fn gpus_encode_the_codecs_that_they_take() {
         let with = |keys: &str, dim| {
             let keys = keys.parse().expect("a codec");
             LayerConfig::new(1, dim, 640)
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Pages have as many bytes as the CPU's: what a card reads of them begins where it is.
+    /// Pages on the GPU have as many bytes as the CPU's, so each part starts where kernels expect it.
     #[test]
     fn pages_are_as_long_as_the_cpus() {
         let mut specs: Vec<alloc::string::String> = Vec::new();
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Sets of every kind, and both meanings of small blocks' planes; at other widths and as values they are refused.
+    /// Sets of every kind, and both variants of small blocks. Other widths and uses as values are errors.
     #[test]
     fn keys_of_chunks_and_small_blocks() {
         let with = |keys: &str, dim| {

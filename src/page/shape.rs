@@ -6,7 +6,7 @@ use super::norms::{self, NORM_BITS};
 use crate::CodecSpec;
 use crate::codec::Codec;
 use crate::codec::planes::{LEAD, Pages, centre_bytes};
-use crate::stream::Role;
+use crate::random::Role;
 use core::ops::Range;
 
 /// The format and the sizes, in bytes, of one side of a head: its keys or its values.

@@ -3,7 +3,7 @@
 use super::spec;
 use crate::common::Any;
 use octaplex::cache::LayerCache;
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Attend, Backend, Error, KvCache, LayerConfig};
 
 #[test]
@@ -81,7 +81,7 @@ fn errors_say_which_and_why() {
 #[test]
 fn a_layer_refuses_what_does_not_fit() {
     let (config, backend) = (LayerConfig::new(2, 64, 1000), Backend::detect());
-    let codec = || Any::<64>::build(config.keys, backend, Stream::default()).unwrap();
+    let codec = || Any::<64>::build(config.keys, backend, HeadId::default()).unwrap();
     for bad in [config.page(100), config.capacity(100)] {
         let mut memory = vec![0; 1 << 20];
         let made = LayerCache::<Any<64>, Any<64>, _>::new(&bad, backend, &mut memory[..]).map(drop);

@@ -3,7 +3,7 @@
 use super::{attend, spec};
 use crate::common::{Any, Random, bits, four_bits};
 use octaplex::cache::{Center, LayerCache, SharedLayer};
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Attend, Backend, CacheConfig, Error, KvCache, LayerConfig, f16};
 
 #[test]
@@ -144,7 +144,7 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
     // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
     let codec =
-        Any::<32>::build(config.keys, Backend::detect(), Stream { layer: 7, ..Stream::default() }).unwrap();
+        Any::<32>::build(config.keys, Backend::detect(), HeadId { layer: 7, ..HeadId::default() }).unwrap();
     let key = |sign: f32| {
         let mut key = [4243.0; 32];
         key[0] = sign * 18_000.0;

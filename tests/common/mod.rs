@@ -9,7 +9,7 @@ pub use vectors::{Random, adversarial};
 
 use chacha20::ChaCha8Rng;
 use octaplex::codebook::WIDTHS;
-use octaplex::codecs::{AnyCodec, Codec, Stream, Typed};
+use octaplex::codecs::{AnyCodec, Codec, HeadId, Typed};
 use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use rand_core::{Rng, SeedableRng};
 
@@ -75,7 +75,7 @@ impl<C: Codec + ?Sized> Steps for C {}
 
 /// The codec of a spec, or what its constructor refuses.
 pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Codec>, Error> {
-    Ok(Box::new(AnyCodec::build(spec, dim, backend, Stream::default())?))
+    Ok(Box::new(AnyCodec::build(spec, dim, backend, HeadId::default())?))
 }
 
 /// The codec of a spec, or `None` if it refuses the width. Other errors panic.
@@ -128,27 +128,27 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// ChaCha8 of a format's stream (codecs' documentation: "Streams"), written down a second time.
-pub fn stream(seed: u64, stream: Stream, purpose: u8) -> impl FnMut() -> u64 {
+pub fn stream(seed: u64, head: HeadId, purpose: u8) -> impl FnMut() -> u64 {
     let mut bytes = b"octaplex".to_vec();
     bytes.extend(seed.to_le_bytes());
-    bytes.extend(stream.layer.to_le_bytes());
-    bytes.extend(stream.head.to_le_bytes());
-    bytes.extend([u8::from(stream.role == octaplex::codecs::Role::Values), purpose, 0, 0, 0, 0, 0, 0]);
+    bytes.extend(head.layer.to_le_bytes());
+    bytes.extend(head.head.to_le_bytes());
+    bytes.extend([u8::from(head.role == octaplex::codecs::Role::Values), purpose, 0, 0, 0, 0, 0, 0]);
     let mut words = ChaCha8Rng::from_seed(bytes.try_into().unwrap());
     move || words.next_u64()
 }
 
 /// The signs of a rotation, ±1.
-pub fn signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
+pub fn signs(seed: u64, head: HeadId, dim: usize) -> Vec<f64> {
     signs_for(seed, head, 0, dim)
 }
 
 /// The signs of a sketch, ±1.
-pub fn sketch_signs(seed: u64, head: Stream, dim: usize) -> Vec<f64> {
+pub fn sketch_signs(seed: u64, head: HeadId, dim: usize) -> Vec<f64> {
     signs_for(seed, head, 2, dim)
 }
 
-fn signs_for(seed: u64, head: Stream, purpose: u8, dim: usize) -> Vec<f64> {
+fn signs_for(seed: u64, head: HeadId, purpose: u8, dim: usize) -> Vec<f64> {
     let mut words = stream(seed, head, purpose);
     let words: Vec<u64> = (0..dim.div_ceil(64)).map(|_| words()).collect();
     (0..dim).map(|j| if words[j / 64] >> (j % 64) & 1 == 1 { -1.0 } else { 1.0 }).collect()

@@ -3,13 +3,13 @@
 //! An input: codec u8, then for each key of the codec a u8 (0: left out, else which of its values), width u8, and the rest is data.
 
 use super::{Input, Kept, choose_spec, choose_width, is_finite, keeps_outliers};
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Backend, CodecSpec, Error};
 use std::rc::Rc;
 
 fn build(spec: CodecSpec, width: usize, backend: Backend) -> Option<Rc<dyn Codec>> {
     thread_local!(static CODECS: Kept<(CodecSpec, usize, Backend), Option<Rc<dyn Codec>>> = Kept::new());
-    let make = || spec.build_dyn(width, backend, Stream::default()).ok().map(Rc::from);
+    let make = || spec.build_dyn(width, backend, HeadId::default()).ok().map(Rc::from);
     CODECS.with(|codecs| codecs.get((spec, width, backend), make))
 }
 

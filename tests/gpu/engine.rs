@@ -2,7 +2,7 @@
 
 use super::{Case, WIDTHS, assert_pages, case, device, each_width};
 use octaplex::cache::SharedLayer;
-use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Maker};
+use octaplex::gpu::{CallerStream, DeviceRows, DeviceSlice, Error, Float, Layer, Vendor};
 use octaplex::{Attend, Backend, Floats, LayerConfig, bf16, f16};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -18,7 +18,7 @@ pub(super) fn call(name: &CStr, words: &[u64]) {
 
 /// What the driver says to it: HIP's call that does the same has the same words.
 fn answer(name: &CStr, words: &[u64]) -> c_int {
-    let nvidia = device().is_none_or(|device| device.maker() == Maker::Nvidia);
+    let nvidia = device().is_none_or(|device| device.vendor() == Vendor::Nvidia);
     let of_hip = match name.to_str().unwrap().trim_end_matches("_v2") {
         "cuMemAlloc" => "hipMalloc".into(),
         "cuMemFree" => "hipFree".into(),

@@ -4,7 +4,7 @@
 use super::engine::{Memory, Stream};
 use super::{BLOCK_TOLERANCE, Case, case, device, error};
 use octaplex::cache::SharedLayer;
-use octaplex::gpu::{self, DeviceRows, Failure, Float, Layer, Maker, Step};
+use octaplex::gpu::{self, DeviceRows, Failure, Float, Layer, Step, Vendor};
 use octaplex::{Attend, Error};
 use std::mem::ManuallyDrop;
 use std::process::{Command, Stdio};
@@ -66,7 +66,7 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
     for (codec, dim) in [("turboquant:bits=8", 256), ("turboquant:bits=8", 128), ("turboquant:bits=2", 64)] {
         match Layer::new(&device, &config(codec, dim), 1, 300) {
             Ok(_) => assert!(!is_alone() || dim == 64, "{codec}, {dim}"),
-            Err(gpu::Error::Card(Failure::SharedMemory { needed, most })) => {
+            Err(gpu::Error::Device(Failure::SharedMemory { needed, most })) => {
                 assert!(needed > most && most >= 48 << 10 && dim > 64, "{codec}, {dim}: {needed} of {most}");
                 refused += 1;
             }
@@ -82,7 +82,7 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
         let mut gpu = Layer::new(&device, &case.config, 1, 300).unwrap();
         // What kernels have of their own counts as well, which only they say.
         let brought = gpu.upload(0, &layer);
-        if dim == 256 && matches!(brought, Err(gpu::Error::Card(Failure::SharedMemory { .. }))) {
+        if dim == 256 && matches!(brought, Err(gpu::Error::Device(Failure::SharedMemory { .. }))) {
             println!("a width of 256 is refused");
             break;
         }
@@ -194,7 +194,7 @@ impl Asked {
         add("time", self.gpu.time(&self.step, 2).map(drop));
         add("capture", self.gpu.capture(&one).map(drop));
         add("attend_on", self.attend_on());
-        add("synchronize", self.device.synchronize().map_err(gpu::Error::Card));
+        add("synchronize", self.device.synchronize().map_err(gpu::Error::Device));
         add("append_on", self.append_on());
         add("append a token", self.append(1));
         add("append a page", self.append(100));
@@ -218,7 +218,7 @@ impl Asked {
 
 /// The first call that a lost GPU refuses, if any; every one behind it is refused as well.
 fn first_refused(results: &Results) -> Option<&'static str> {
-    let is_gpu = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Card(_)));
+    let is_gpu = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Device(_)));
     let first = results.iter().position(|(_, result)| result.is_err())?;
     for (name, result) in &results[first..] {
         // What is so already is not asked for; and the layer may have been lost with other tokens than at first.
@@ -233,7 +233,7 @@ fn first_refused(results: &Results) -> Option<&'static str> {
 #[test]
 fn a_gpu_lost_in_mid_step() {
     let Some(device) = device() else { return };
-    if device.maker() == Maker::Amd {
+    if device.vendor() == Vendor::Amd {
         return println!("skipped: this needs a kernel in NVIDIA's text");
     }
     if !is_alone() {
@@ -245,10 +245,10 @@ fn a_gpu_lost_in_mid_step() {
     assert_eq!(first_refused(&asked.everything()), None);
     asked.stream.lose_gpu();
     let step = asked.attend_on();
-    assert!(matches!(step, Ok(()) | Err(gpu::Error::Card(_))), "{step:?}");
+    assert!(matches!(step, Ok(()) | Err(gpu::Error::Device(_))), "{step:?}");
     // Its memory is there, and then it cannot be filled: what was reserved stays.
     let more = asked.gpu.reserve(2 * HEADS);
-    assert!(matches!(more, Err(gpu::Error::Card(_))), "{more:?}");
+    assert!(matches!(more, Err(gpu::Error::Device(_))), "{more:?}");
     assert!(!asked.stream.is_well());
     for _ in 0..2 {
         assert_eq!(first_refused(&asked.everything()), Some("attend"));
@@ -256,7 +256,7 @@ fn a_gpu_lost_in_mid_step() {
     assert_eq!((asked.gpu.tokens(0), asked.gpu.tokens(1)), (Ok(TOKENS), Ok(0)));
     match gpu::Device::new(0).map(|device| Layer::new(&device, &asked.case.config, 1, 300)) {
         Err(failure) => println!("another device: {failure}"),
-        Ok(Err(gpu::Error::Card(failure))) => println!("another layer: {failure}"),
+        Ok(Err(gpu::Error::Device(failure))) => println!("another layer: {failure}"),
         Ok(other) => panic!("{other:?}"),
     }
     drop(asked);
@@ -284,7 +284,7 @@ fn a_gpu_lost_at_some_launch() {
     let mut asked = match Asked::new() {
         Ok(asked) => asked,
         Err(error) => {
-            assert!(matches!(error, gpu::Error::Card(_)), "{error:?}");
+            assert!(matches!(error, gpu::Error::Device(_)), "{error:?}");
             return println!("\nlost before everything was there");
         }
     };

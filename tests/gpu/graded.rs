@@ -85,7 +85,7 @@ fn tokens_come_and_go() {
     both.check();
 }
 
-/// Codes and widths that cards do not take.
+/// Codes and widths that GPUs do not take.
 #[test]
 fn what_is_refused() {
     let Some(device) = device() else { return };

@@ -5,7 +5,7 @@ use super::{
     BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, assert_pages, case, device, each_width, error, page_bytes,
 };
 use octaplex::cache::{Center, SharedLayer};
-use octaplex::codecs::{Role, Stream};
+use octaplex::codecs::{HeadId, Role};
 use octaplex::{Attend, Backend, Error, gpu};
 
 /// Every m and number of states as keys or as values, and every number of bits as both.
@@ -123,7 +123,7 @@ fn sums_of_the_largest_centroids() {
     {
         let (dim, tokens) = (64, 512 * 64);
         let case = case("turboquant", values, dim, (2, 1), tokens + 132);
-        let stream = Stream { layer: case.config.layer, head: 0, role: Role::Values };
+        let stream = HeadId { layer: case.config.layer, head: 0, role: Role::Values };
         let codec = case.config.values.build_dyn(dim, Backend::detect(), stream);
         let mut row = vec![0.0; dim];
         row[0] = 1.0;

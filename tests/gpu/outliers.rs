@@ -237,7 +237,7 @@ fn appended_pages_are_the_cpus() {
 /// As many outliers as there can be need more room than a layer begins with: it is there, captured steps see what lies in it, and what goes leaves
 /// room for what comes.
 #[test]
-fn room_grows_and_comes_back() {
+fn lists_grow_and_space_is_used_again() {
     let Some(device) = device() else { return };
     let small = case("int:med=1", "int:med=1", 64, (4, 2), 2000);
     let rows = small.rows();

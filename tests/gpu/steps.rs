@@ -183,7 +183,7 @@ fn an_engines_graph_appends() {
     (0..=left).for_each(|_| call(c"cuGraphLaunch", &[executable, stream.0]));
     stream.wait();
     let refused = gpu.settle_on(stream.callers());
-    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no room")), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("no space")), "{refused:?}");
     for _ in 0..left {
         for sequence in 0..2 {
             let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
@@ -201,7 +201,7 @@ fn an_engines_graph_appends() {
 
 /// Room that grows: the sequences stay what they are.
 #[test]
-fn room_grows() {
+fn a_layer_grows() {
     let Some(device) = device() else { return };
     let mut case = case("int:med=3", "turboquant", 64, (4, 2), 900);
     case.config = case.config.recent_window(0);
@@ -217,7 +217,7 @@ fn room_grows() {
         gpu.grow(if sequence == 0 { 1000 } else { 1900 }).unwrap();
         gpu.append(sequence, &keys, &values).unwrap();
     }
-    assert_eq!(gpu.room(), 1920);
+    assert_eq!(gpu.paged_capacity(), 1920);
     (0..2).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
     gpu.reserve(4).unwrap();
     other.reserve(4).unwrap();

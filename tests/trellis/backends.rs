@@ -9,7 +9,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use octaplex::Backend;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
-use octaplex::codecs::{Query, Stream, Trellis, TrellisSpec};
+use octaplex::codecs::{HeadId, Query, Trellis, TrellisSpec};
 
 /// Every number of states with every number of levels.
 fn specs() -> impl Iterator<Item = TrellisSpec> {
@@ -21,7 +21,7 @@ fn specs() -> impl Iterator<Item = TrellisSpec> {
 fn codecs<const D: usize>(
     spec: TrellisSpec,
 ) -> (Trellis<D>, impl Iterator<Item = (Trellis<D>, &'static str)>) {
-    let build = move |backend| Trellis::<D>::build(spec, backend, Stream::default()).unwrap();
+    let build = move |backend| Trellis::<D>::build(spec, backend, HeadId::default()).unwrap();
     let others = Backend::available().filter(|backend| *backend != Backend::SCALAR);
     (build(Backend::SCALAR), others.map(move |backend| (build(backend), backend.name())))
 }

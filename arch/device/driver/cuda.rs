@@ -1,6 +1,6 @@
 //! NVIDIA's driver, and NVRTC.
 
-use super::{Card, Driver, Failure, Handle, Launch, Maker};
+use super::{Driver, Failure, Gpu, Handle, Launch, Vendor};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -12,19 +12,19 @@ use cudarc::nvrtc;
 #[derive(Debug)]
 struct Cuda;
 
-/// The driver, where its library is.
+/// Returns the driver, if its library is found.
 pub(super) fn driver() -> Result<&'static dyn Driver, Failure> {
-    // SAFETY: opens the driver's library, whose initialisers are its own affair.
+    // SAFETY: opens the driver's library; its initialisers are the driver's responsibility.
     if unsafe { sys::is_culib_present() } { Ok(&Cuda) } else { Err(Failure::NoDriver) }
 }
 
-/// Refuses cards whose instructions the kernels are not written for.
+/// Checks that the kernels support the GPU's compute capability.
 fn is_new(capability: u32) -> Result<(), Failure> {
-    if capability < 80 { Err(Failure::OldCard { capability }) } else { Ok(()) }
+    if capability < 80 { Err(Failure::OldGpu { capability }) } else { Ok(()) }
 }
 
-/// The driver's answer to a call.
-fn said<T>(call: &'static str, answer: Result<T, DriverError>) -> Result<T, Failure> {
+/// Turns the driver's error of a call into a `Failure`.
+fn checked<T>(call: &'static str, answer: Result<T, DriverError>) -> Result<T, Failure> {
     answer.map_err(|error| {
         let name = error
             .error_name()
@@ -37,27 +37,27 @@ impl Driver for Cuda {
     fn count(&self) -> Result<usize, Failure> {
         match result::init() {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(0),
-            Err(error) => said("cuInit", Err(error)),
-            Ok(()) => Ok(said("cuDeviceGetCount", result::device::get_count())? as usize),
+            Err(error) => checked("cuInit", Err(error)),
+            Ok(()) => Ok(checked("cuDeviceGetCount", result::device::get_count())? as usize),
         }
     }
 
-    fn open(&self, number: usize) -> Result<Card, Failure> {
-        let device = said("cuDeviceGet", result::device::get(number as i32))?;
+    fn open(&self, number: usize) -> Result<Gpu, Failure> {
+        let device = checked("cuDeviceGet", result::device::get(number as i32))?;
         use sys::CUdevice_attribute as Attribute;
-        // SAFETY: the device is the driver's own answer.
+        // SAFETY: the driver returned the device.
         let attribute =
-            |of| said("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, of) });
+            |of| checked("cuDeviceGetAttribute", unsafe { result::device::get_attribute(device, of) });
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
         let shared = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let capability = (10 * major + minor) as u32;
         is_new(capability)?;
-        let name = said("cuDeviceGetName", result::device::get_name(device))?;
-        // SAFETY: the device is the driver's own answer; released in `close`.
-        let context = said("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
-        let card = Card {
+        let name = checked("cuDeviceGetName", result::device::get_name(device))?;
+        // SAFETY: the driver returned the device; `close` releases the context.
+        let context = checked("cuDevicePrimaryCtxRetain", unsafe { result::primary_ctx::retain(device) })?;
+        let gpu = Gpu {
             number: device,
             context: context.cast(),
             name,
@@ -65,39 +65,39 @@ impl Driver for Cuda {
             multiprocessors,
             shared_memory: shared as usize,
         };
-        if let Err(failure) = self.enter(&card) {
-            // SAFETY: retained above, and used by nobody.
-            unsafe { self.close(&card) };
+        if let Err(failure) = self.enter(&gpu) {
+            // SAFETY: retained above, and nobody uses it.
+            unsafe { self.close(&gpu) };
             return Err(failure);
         }
-        Ok(card)
+        Ok(gpu)
     }
 
-    unsafe fn close(&self, card: &Card) {
+    unsafe fn close(&self, gpu: &Gpu) {
         // SAFETY: retained in `open`.
-        let _ = unsafe { result::primary_ctx::release(card.number) };
+        let _ = unsafe { result::primary_ctx::release(gpu.number) };
     }
 
-    fn enter(&self, card: &Card) -> Result<(), Failure> {
-        // SAFETY: the context lives as long as the card.
-        said("cuCtxSetCurrent", unsafe { result::ctx::set_current(card.context.cast()) })
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure> {
+        // SAFETY: the context lives as long as the GPU.
+        checked("cuCtxSetCurrent", unsafe { result::ctx::set_current(gpu.context.cast()) })
     }
 
     fn current(&self) -> Result<Handle, Failure> {
         let mut context = core::ptr::null_mut();
         // SAFETY: writes a handle.
-        said("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) }.result())?;
+        checked("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) }.result())?;
         Ok(context.cast())
     }
 
     unsafe fn restore(&self, current: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(current.cast()) }.result())
+        checked("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(current.cast()) }.result())
     }
 
     fn stream(&self) -> Result<Handle, Failure> {
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        Ok(said("cuStreamCreate", stream)?.cast())
+        Ok(checked("cuStreamCreate", stream)?.cast())
     }
 
     unsafe fn destroy_stream(&self, stream: Handle) {
@@ -107,13 +107,13 @@ impl Driver for Cuda {
 
     unsafe fn synchronize(&self, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuStreamSynchronize", unsafe { result::stream::synchronize(stream.cast()) })
+        checked("cuStreamSynchronize", unsafe { result::stream::synchronize(stream.cast()) })
     }
 
     unsafe fn load(&self, image: &[u8]) -> Result<Handle, Failure> {
         // SAFETY: the caller's.
         let module = unsafe { result::module::load_data(image.as_ptr().cast()) };
-        Ok(said("cuModuleLoadData", module)?.cast())
+        Ok(checked("cuModuleLoadData", module)?.cast())
     }
 
     unsafe fn unload(&self, module: Handle) {
@@ -123,9 +123,9 @@ impl Driver for Cuda {
 
     unsafe fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure> {
         let mut function = core::ptr::null_mut();
-        // SAFETY: the caller's; the name ends.
+        // SAFETY: the caller's; the name ends in a zero.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, module.cast(), name.as_ptr()) };
-        said("cuModuleGetFunction", found.result())?;
+        checked("cuModuleGetFunction", found.result())?;
         Ok(function.cast())
     }
 
@@ -133,8 +133,8 @@ impl Driver for Cuda {
         let mut bytes = 0;
         let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
         // SAFETY: the caller's.
-        let asked = unsafe { sys::cuFuncGetAttribute(&mut bytes, attribute, function.cast()) };
-        said("cuFuncGetAttribute", asked.result())?;
+        let answer = unsafe { sys::cuFuncGetAttribute(&mut bytes, attribute, function.cast()) };
+        checked("cuFuncGetAttribute", answer.result())?;
         Ok(bytes as usize)
     }
 
@@ -143,7 +143,7 @@ impl Driver for Cuda {
         // SAFETY: the caller's.
         let set =
             unsafe { result::function::set_function_attribute(function.cast(), attribute, bytes as i32) };
-        said("cuFuncSetAttribute", set)
+        checked("cuFuncSetAttribute", set)
     }
 
     unsafe fn launch(&self, stream: Handle, launch: &Launch, parameter: Handle) -> Result<(), Failure> {
@@ -167,18 +167,18 @@ impl Driver for Cuda {
         };
         let (mut parameters, none) = ([parameter], core::ptr::null_mut());
         // SAFETY: the caller's.
-        let asked =
+        let answer =
             unsafe { sys::cuLaunchKernelEx(&config, launch.function.cast(), parameters.as_mut_ptr(), none) };
-        said("cuLaunchKernelEx", asked.result())
+        checked("cuLaunchKernelEx", answer.result())
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Failure> {
-        // SAFETY: freed by who asked.
+        // SAFETY: the caller frees the memory.
         match unsafe { result::malloc_sync(bytes) } {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(Failure::Memory { bytes })
             }
-            answer => said("cuMemAlloc", answer),
+            answer => checked("cuMemAlloc", answer),
         }
     }
 
@@ -189,28 +189,28 @@ impl Driver for Cuda {
 
     unsafe fn zero(&self, address: u64, bytes: usize, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuMemsetD8", unsafe { result::memset_d8_async(address, 0, bytes, stream.cast()) })
+        checked("cuMemsetD8", unsafe { result::memset_d8_async(address, 0, bytes, stream.cast()) })
     }
 
     unsafe fn write(&self, to: u64, from: &[u8], stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuMemcpyHtoD", unsafe { result::memcpy_htod_async(to, from, stream.cast()) })
+        checked("cuMemcpyHtoD", unsafe { result::memcpy_htod_async(to, from, stream.cast()) })
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuMemcpyDtoD", unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cast()) })
+        checked("cuMemcpyDtoD", unsafe { result::memcpy_dtod_async(to, from, bytes, stream.cast()) })
     }
 
     unsafe fn read(&self, to: &mut [u8], from: u64, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_async(to, from, stream.cast()) })
+        checked("cuMemcpyDtoH", unsafe { result::memcpy_dtoh_async(to, from, stream.cast()) })
     }
 
     fn event(&self, timed: bool) -> Result<Handle, Failure> {
         use sys::CUevent_flags as Flags;
         let flags = if timed { Flags::CU_EVENT_DEFAULT } else { Flags::CU_EVENT_DISABLE_TIMING };
-        Ok(said("cuEventCreate", result::event::create(flags))?.cast())
+        Ok(checked("cuEventCreate", result::event::create(flags))?.cast())
     }
 
     unsafe fn destroy_event(&self, event: Handle) {
@@ -220,37 +220,37 @@ impl Driver for Cuda {
 
     unsafe fn record(&self, event: Handle, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuEventRecord", unsafe { result::event::record(event.cast(), stream.cast()) })
+        checked("cuEventRecord", unsafe { result::event::record(event.cast(), stream.cast()) })
     }
 
     unsafe fn wait(&self, stream: Handle, event: Handle) -> Result<(), Failure> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: the caller's.
-        let asked = unsafe { result::stream::wait_event(stream.cast(), event.cast(), flags) };
-        said("cuStreamWaitEvent", asked)
+        let answer = unsafe { result::stream::wait_event(stream.cast(), event.cast(), flags) };
+        checked("cuStreamWaitEvent", answer)
     }
 
     unsafe fn elapsed(&self, start: Handle, end: Handle) -> Result<f32, Failure> {
         // SAFETY: the caller's.
         unsafe {
-            said("cuEventSynchronize", result::event::synchronize(end.cast()))?;
-            said("cuEventElapsedTime", result::event::elapsed(start.cast(), end.cast()))
+            checked("cuEventSynchronize", result::event::synchronize(end.cast()))?;
+            checked("cuEventElapsedTime", result::event::elapsed(start.cast(), end.cast()))
         }
     }
 
     unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the caller's.
-        said("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream.cast(), mode) })
+        checked("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream.cast(), mode) })
     }
 
     unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure> {
-        // SAFETY: the caller's; the graph is made here, and is not used after it is destroyed.
+        // SAFETY: the caller's; the graph is created here, and not used after it is destroyed.
         unsafe {
-            let graph = said("cuStreamEndCapture", result::stream::end_capture(stream.cast()))?;
+            let graph = checked("cuStreamEndCapture", result::stream::end_capture(stream.cast()))?;
             let flags = sys::CUgraphInstantiate_flags_enum(0);
             let executable =
-                wanted.then(|| said("cuGraphInstantiate", result::graph::instantiate(graph, flags)));
+                wanted.then(|| checked("cuGraphInstantiate", result::graph::instantiate(graph, flags)));
             let _ = result::graph::destroy(graph);
             executable.map(|executable| executable.map(<*mut _>::cast)).transpose()
         }
@@ -259,14 +259,14 @@ impl Driver for Cuda {
     unsafe fn is_captured(&self, stream: Handle) -> Result<bool, Failure> {
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         // SAFETY: the caller's.
-        let asked = unsafe { sys::cuStreamIsCapturing(stream.cast(), &mut status) };
-        said("cuStreamIsCapturing", asked.result())?;
+        let answer = unsafe { sys::cuStreamIsCapturing(stream.cast(), &mut status) };
+        checked("cuStreamIsCapturing", answer.result())?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        said("cuGraphLaunch", unsafe { result::graph::launch(graph.cast(), stream.cast()) })
+        checked("cuGraphLaunch", unsafe { result::graph::launch(graph.cast(), stream.cast()) })
     }
 
     unsafe fn destroy_graph(&self, graph: Handle) {
@@ -275,17 +275,18 @@ impl Driver for Cuda {
     }
 }
 
-/// By NVRTC: for `sm_..` a cubin, for `compute_..` PTX.
-pub(super) fn compile(text: &CStr, target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
+/// Compiles with NVRTC: to a cubin for `sm_..`, to PTX for `compute_..`.
+pub(super) fn compile(source: &CStr, target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
     use nvrtc::{result, sys};
-    // SAFETY: opens the compiler's library, whose initialisers are its own affair.
+    // SAFETY: opens the compiler's library; its initialisers are the compiler's responsibility.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Failure::NoCompiler(Maker::Nvidia));
+        return Err(Failure::NoCompiler(Vendor::Nvidia));
     }
     let failed = |call: &str, error: result::NvrtcError| Failure::Compile(format!("{call}: {error:?}"));
-    let program = result::create_program(text, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
-    // SAFETY: the program was made above, is destroyed below and not used after that; buffers have the sizes that are
-    // asked for.
+    let program =
+        result::create_program(source, None).map_err(|error| failed("nvrtcCreateProgram", error))?;
+    // SAFETY: the program was created above, is destroyed below and not used after that. Buffers have the
+    // sizes that the compiler returned.
     let image = unsafe {
         match result::compile_program(program, options) {
             Err(_) => {
@@ -306,7 +307,7 @@ pub(super) fn compile(text: &CStr, target: &str, options: &[String]) -> Result<V
             }
         }
     };
-    // SAFETY: made above.
+    // SAFETY: created above.
     let _ = unsafe { result::destroy_program(program) };
     image
 }
@@ -316,12 +317,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cards_are_of_compute_capability_8_and_later() {
+    fn gpus_are_of_compute_capability_8_and_later() {
         for capability in [80, 86, 89, 90, 100, 120] {
             assert_eq!(is_new(capability), Ok(()));
         }
         for capability in [0, 35, 70, 75, 79] {
-            assert_eq!(is_new(capability), Err(Failure::OldCard { capability }));
+            assert_eq!(is_new(capability), Err(Failure::OldGpu { capability }));
         }
     }
 }

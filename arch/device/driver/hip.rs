@@ -1,8 +1,9 @@
-//! AMD's HIP, and hipRTC, of ROCm 6 and 7: loaded when they are first asked for, each call looked for before the first is made.
+//! AMD's HIP and hipRTC, of ROCm 6 and 7.
 //!
-//! It has never run on one of AMD's GPUs: tests run it over a stand-in of these libraries on the CPU (ci/hip-on-cpu).
+//! The libraries are loaded at their first use. All calls are looked up before the first is made. This has
+//! never run on an AMD GPU: tests run it with stand-ins for these libraries on the CPU (ci/hip-on-cpu).
 
-use super::{Card, Driver, Failure, Handle, Launch, Maker};
+use super::{Driver, Failure, Gpu, Handle, Launch, Vendor};
 use alloc::ffi::CString;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -20,13 +21,13 @@ macro_rules! calls {
         #[derive(Debug)]
         struct $name {
             $($call: unsafe extern "C" fn($($type),*) -> $answer,)*
-            /// Closed last.
+            /// The library, which closes last.
             _library: Library,
         }
 
         impl $name {
             fn of(library: Library) -> Result<Self, Failure> {
-                // SAFETY: it has these parameters in every library of that name.
+                // SAFETY: in every library of that name it has these parameters.
                 let found = Self { $($call: unsafe { call(&library, stringify!($call)) }?,)* _library: library };
                 Ok(found)
             }
@@ -34,10 +35,10 @@ macro_rules! calls {
     };
 }
 
-/// A function of a library.
+/// Looks up a function of a library.
 ///
 /// # Safety
-/// `F` is its type.
+/// `F` is the function's type.
 unsafe fn call<F: Copy>(library: &Library, name: &'static str) -> Result<F, Failure> {
     // SAFETY: the caller's.
     unsafe { library.get::<F>(name) }.map(|call| *call).map_err(|_| Failure::OldDriver { call: name })
@@ -89,7 +90,7 @@ calls! { HipRtc {
     hiprtcGetErrorString(c_int) -> *const c_char;
 } }
 
-// HIP's numbers, of hip_runtime_api.h.
+// Constants of hip_runtime_api.h.
 const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const NON_BLOCKING: c_uint = 1;
@@ -100,7 +101,7 @@ const HOST_TO_DEVICE: c_int = 1;
 const DEVICE_TO_HOST: c_int = 2;
 const DEVICE_TO_DEVICE: c_int = 3;
 
-/// `hipDeviceProp_tR0600`, of 1,472 bytes, whose layout that name stands for; more room than that.
+/// `hipDeviceProp_tR0600`. Its name fixes the layout of 1,472 bytes; this has more space than that.
 #[repr(C, align(16))]
 struct Properties([u8; 4096]);
 
@@ -121,7 +122,7 @@ impl Properties {
     }
 }
 
-/// Whether the kernels are for cards of that architecture: gfx900 and later, whatever stands behind a colon.
+/// Returns whether the kernels support the architecture: gfx900 and later, with any features after a colon.
 fn is_known(architecture: &str) -> bool {
     let name = architecture.split(':').next().unwrap_or_default();
     let digits = name.strip_prefix("gfx").unwrap_or_default();
@@ -129,7 +130,8 @@ fn is_known(architecture: &str) -> bool {
     major.is_some_and(|major| major >= 9)
 }
 
-/// The library of that name: the one that the process has, as PyTorch brings its own; else ROCm's.
+/// Opens the library of that name. A library that the process has already, such as PyTorch's, comes before
+/// ROCm's.
 fn library(name: &str) -> Option<Library> {
     #[cfg(target_os = "linux")]
     {
@@ -137,7 +139,7 @@ fn library(name: &str) -> Option<Library> {
         const NOLOAD: c_int = 4;
         let file = |version: &str| alloc::format!("lib{name}.so{version}");
         let files = [file(""), file(".7"), file(".6")];
-        // SAFETY: opens a library, whose initialisers are its own affair.
+        // SAFETY: opens a library; its initialisers are the library's responsibility.
         let open = |path: &Path, flags| unsafe { Unix::open(Some(path), RTLD_NOW | flags) }.ok();
         let named = std::env::var_os("ROCM_PATH").filter(|path| !path.is_empty());
         let folders = named.iter().map(Path::new).chain([Path::new("/opt/rocm")]);
@@ -155,7 +157,7 @@ fn library(name: &str) -> Option<Library> {
     }
 }
 
-/// The driver, where its library is.
+/// Returns the driver, if its library is found.
 pub(super) fn driver() -> Result<&'static dyn Driver, Failure> {
     static HIP: OnceLock<Result<Hip, Failure>> = OnceLock::new();
     let found = HIP.get_or_init(|| Hip::of(library("amdhip64").ok_or(Failure::NoDriver)?));
@@ -163,12 +165,13 @@ pub(super) fn driver() -> Result<&'static dyn Driver, Failure> {
 }
 
 impl Hip {
-    /// The driver's answer to a call.
-    fn said(&self, call: &'static str, answer: c_int) -> Result<(), Failure> {
+    /// Turns the driver's error of a call into a `Failure`.
+    fn checked(&self, call: &'static str, answer: c_int) -> Result<(), Failure> {
         if answer == 0 {
             return Ok(());
         }
-        // SAFETY: the answer of a call; names live for ever. A thread's last error is an engine's beside this one: it finds none of ours.
+        // SAFETY: the answer of a call; names live for ever. Clearing the thread's last error keeps it from
+        // other users of HIP in this process.
         let name = unsafe {
             (self.hipGetLastError)();
             let name = (self.hipGetErrorName)(answer);
@@ -177,44 +180,48 @@ impl Hip {
         Err(Failure::Driver { call, name: name.to_string_lossy().into_owned() })
     }
 
-    /// A handle that a call makes.
-    fn made(&self, call: &'static str, make: impl FnOnce(*mut Handle) -> c_int) -> Result<Handle, Failure> {
+    /// Returns the handle that a call creates.
+    fn created(
+        &self,
+        call: &'static str,
+        make: impl FnOnce(*mut Handle) -> c_int,
+    ) -> Result<Handle, Failure> {
         let mut handle = null_mut();
-        self.said(call, make(&mut handle))?;
+        self.checked(call, make(&mut handle))?;
         Ok(handle)
     }
 
-    /// What cannot fail but where all is lost.
-    fn gone(&self, call: &'static str, answer: c_int) {
-        let _ = self.said(call, answer);
+    /// Ignores the error of a call that fails only if the device is lost.
+    fn ignored(&self, call: &'static str, answer: c_int) {
+        let _ = self.checked(call, answer);
     }
 }
 
 impl Driver for Hip {
     fn count(&self) -> Result<usize, Failure> {
         let mut count = 0;
-        // SAFETY: it may be asked for again.
+        // SAFETY: repeated calls are allowed.
         let (call, answer) = match unsafe { (self.hipInit)(0) } {
             // SAFETY: writes a number.
             0 => ("hipGetDeviceCount", unsafe { (self.hipGetDeviceCount)(&mut count) }),
             refused => ("hipInit", refused),
         };
-        match self.said(call, answer) {
+        match self.checked(call, answer) {
             Err(_) if answer == NO_DEVICE => Ok(0),
-            said => said.map(|()| usize::try_from(count).unwrap_or(0)),
+            checked => checked.map(|()| usize::try_from(count).unwrap_or(0)),
         }
     }
 
-    fn open(&self, number: usize) -> Result<Card, Failure> {
+    fn open(&self, number: usize) -> Result<Gpu, Failure> {
         let mut properties = Properties([0; 4096]);
-        // SAFETY: there is more room than it writes.
-        let asked = unsafe { (self.hipGetDevicePropertiesR0600)(&mut properties, number as c_int) };
-        self.said("hipGetDeviceProperties", asked)?;
+        // SAFETY: the buffer has more space than the call writes.
+        let answer = unsafe { (self.hipGetDevicePropertiesR0600)(&mut properties, number as c_int) };
+        self.checked("hipGetDeviceProperties", answer)?;
         let architecture = properties.text(Properties::GCN_ARCH_NAME);
         if !is_known(&architecture) || !matches!(properties.int(Properties::WARP_SIZE), 32 | 64) {
             return Err(Failure::Architecture { name: architecture });
         }
-        let card = Card {
+        let gpu = Gpu {
             number: number as c_int,
             context: null_mut(),
             name: properties.text(0),
@@ -222,69 +229,69 @@ impl Driver for Hip {
             multiprocessors: properties.int(Properties::MULTI_PROCESSOR_COUNT).max(1),
             shared_memory: properties.int(Properties::SHARED_MEM_PER_BLOCK),
         };
-        self.enter(&card)?;
-        Ok(card)
+        self.enter(&gpu)?;
+        Ok(gpu)
     }
 
-    unsafe fn close(&self, _: &Card) {}
+    unsafe fn close(&self, _: &Gpu) {}
 
-    fn enter(&self, card: &Card) -> Result<(), Failure> {
-        // SAFETY: any number may be asked for.
-        self.said("hipSetDevice", unsafe { (self.hipSetDevice)(card.number) })
+    fn enter(&self, gpu: &Gpu) -> Result<(), Failure> {
+        // SAFETY: any number is allowed.
+        self.checked("hipSetDevice", unsafe { (self.hipSetDevice)(gpu.number) })
     }
 
     fn current(&self) -> Result<Handle, Failure> {
         let mut number = 0;
         // SAFETY: writes a number.
-        self.said("hipGetDevice", unsafe { (self.hipGetDevice)(&mut number) })?;
+        self.checked("hipGetDevice", unsafe { (self.hipGetDevice)(&mut number) })?;
         Ok(core::ptr::without_provenance_mut(number as usize))
     }
 
     unsafe fn restore(&self, current: Handle) -> Result<(), Failure> {
-        // SAFETY: any number may be asked for.
-        self.said("hipSetDevice", unsafe { (self.hipSetDevice)(current.addr() as c_int) })
+        // SAFETY: any number is allowed.
+        self.checked("hipSetDevice", unsafe { (self.hipSetDevice)(current.addr() as c_int) })
     }
 
     fn stream(&self) -> Result<Handle, Failure> {
         // SAFETY: writes a handle.
-        self.made("hipStreamCreate", |to| unsafe { (self.hipStreamCreateWithFlags)(to, NON_BLOCKING) })
+        self.created("hipStreamCreate", |to| unsafe { (self.hipStreamCreateWithFlags)(to, NON_BLOCKING) })
     }
 
     unsafe fn destroy_stream(&self, stream: Handle) {
         // SAFETY: the caller's.
-        self.gone("hipStreamDestroy", unsafe { (self.hipStreamDestroy)(stream) });
+        self.ignored("hipStreamDestroy", unsafe { (self.hipStreamDestroy)(stream) });
     }
 
     unsafe fn synchronize(&self, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipStreamSynchronize", unsafe { (self.hipStreamSynchronize)(stream) })
+        self.checked("hipStreamSynchronize", unsafe { (self.hipStreamSynchronize)(stream) })
     }
 
     unsafe fn load(&self, image: &[u8]) -> Result<Handle, Failure> {
         // SAFETY: the caller's.
-        self.made("hipModuleLoadData", |to| unsafe { (self.hipModuleLoadData)(to, image.as_ptr()) })
+        self.created("hipModuleLoadData", |to| unsafe { (self.hipModuleLoadData)(to, image.as_ptr()) })
     }
 
     unsafe fn unload(&self, module: Handle) {
         // SAFETY: the caller's.
-        self.gone("hipModuleUnload", unsafe { (self.hipModuleUnload)(module) });
+        self.ignored("hipModuleUnload", unsafe { (self.hipModuleUnload)(module) });
     }
 
     unsafe fn function(&self, module: Handle, name: &CStr) -> Result<Handle, Failure> {
         let find = self.hipModuleGetFunction;
-        // SAFETY: the caller's; the name ends.
-        self.made("hipModuleGetFunction", |to| unsafe { find(to, module, name.as_ptr()) })
+        // SAFETY: the caller's; the name ends in a zero.
+        self.created("hipModuleGetFunction", |to| unsafe { find(to, module, name.as_ptr()) })
     }
 
     unsafe fn own_shared(&self, function: Handle) -> Result<usize, Failure> {
         let mut bytes = 0;
         // SAFETY: the caller's; writes a number.
-        let asked = unsafe { (self.hipFuncGetAttribute)(&mut bytes, SHARED_SIZE_BYTES, function) };
-        self.said("hipFuncGetAttribute", asked)?;
+        let answer = unsafe { (self.hipFuncGetAttribute)(&mut bytes, SHARED_SIZE_BYTES, function) };
+        self.checked("hipFuncGetAttribute", answer)?;
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 
-    /// All that a card has may be asked for at a launch.
+    /// HIP allows all shared memory of the GPU at a launch without a call.
     unsafe fn share(&self, _: Handle, _: usize) -> Result<(), Failure> {
         Ok(())
     }
@@ -293,96 +300,97 @@ impl Driver for Hip {
         let ([x, y, z], mut parameters) = (launch.grid, [parameter]);
         let ask = self.hipModuleLaunchKernel;
         // SAFETY: the caller's.
-        let asked = unsafe {
+        let answer = unsafe {
             let parameters = parameters.as_mut_ptr();
             ask(launch.function, x, y, z, launch.threads, 1, 1, launch.shared, stream, parameters, null_mut())
         };
-        self.said("hipModuleLaunchKernel", asked)
+        self.checked("hipModuleLaunchKernel", answer)
     }
 
     fn allocate(&self, bytes: usize) -> Result<u64, Failure> {
         let mut address = 0;
         // SAFETY: writes an address.
         let answer = unsafe { (self.hipMalloc)(&mut address, bytes) };
-        match self.said("hipMalloc", answer) {
+        match self.checked("hipMalloc", answer) {
             Err(_) if answer == OUT_OF_MEMORY => Err(Failure::Memory { bytes }),
-            said => said.map(|()| address),
+            checked => checked.map(|()| address),
         }
     }
 
     unsafe fn free(&self, address: u64) {
         // SAFETY: the caller's.
-        self.gone("hipFree", unsafe { (self.hipFree)(address) });
+        self.ignored("hipFree", unsafe { (self.hipFree)(address) });
     }
 
     unsafe fn zero(&self, address: u64, bytes: usize, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipMemsetAsync", unsafe { (self.hipMemsetAsync)(address, 0, bytes, stream) })
+        self.checked("hipMemsetAsync", unsafe { (self.hipMemsetAsync)(address, 0, bytes, stream) })
     }
 
     unsafe fn write(&self, to: u64, from: &[u8], stream: Handle) -> Result<(), Failure> {
         let address = from.as_ptr().expose_provenance() as u64;
         // SAFETY: the caller's.
-        let asked = unsafe { (self.hipMemcpyAsync)(to, address, from.len(), HOST_TO_DEVICE, stream) };
-        self.said("hipMemcpyAsync", asked)
+        let answer = unsafe { (self.hipMemcpyAsync)(to, address, from.len(), HOST_TO_DEVICE, stream) };
+        self.checked("hipMemcpyAsync", answer)
     }
 
     unsafe fn copy(&self, to: u64, from: u64, bytes: usize, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        let asked = unsafe { (self.hipMemcpyAsync)(to, from, bytes, DEVICE_TO_DEVICE, stream) };
-        self.said("hipMemcpyAsync", asked)
+        let answer = unsafe { (self.hipMemcpyAsync)(to, from, bytes, DEVICE_TO_DEVICE, stream) };
+        self.checked("hipMemcpyAsync", answer)
     }
 
     unsafe fn read(&self, to: &mut [u8], from: u64, stream: Handle) -> Result<(), Failure> {
         let address = to.as_mut_ptr().expose_provenance() as u64;
         // SAFETY: the caller's.
-        let asked = unsafe { (self.hipMemcpyAsync)(address, from, to.len(), DEVICE_TO_HOST, stream) };
-        self.said("hipMemcpyAsync", asked)
+        let answer = unsafe { (self.hipMemcpyAsync)(address, from, to.len(), DEVICE_TO_HOST, stream) };
+        self.checked("hipMemcpyAsync", answer)
     }
 
     fn event(&self, timed: bool) -> Result<Handle, Failure> {
         let flags = if timed { 0 } else { DISABLE_TIMING };
         // SAFETY: writes a handle.
-        self.made("hipEventCreate", |to| unsafe { (self.hipEventCreateWithFlags)(to, flags) })
+        self.created("hipEventCreate", |to| unsafe { (self.hipEventCreateWithFlags)(to, flags) })
     }
 
     unsafe fn destroy_event(&self, event: Handle) {
         // SAFETY: the caller's.
-        self.gone("hipEventDestroy", unsafe { (self.hipEventDestroy)(event) });
+        self.ignored("hipEventDestroy", unsafe { (self.hipEventDestroy)(event) });
     }
 
     unsafe fn record(&self, event: Handle, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipEventRecord", unsafe { (self.hipEventRecord)(event, stream) })
+        self.checked("hipEventRecord", unsafe { (self.hipEventRecord)(event, stream) })
     }
 
     unsafe fn wait(&self, stream: Handle, event: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipStreamWaitEvent", unsafe { (self.hipStreamWaitEvent)(stream, event, 0) })
+        self.checked("hipStreamWaitEvent", unsafe { (self.hipStreamWaitEvent)(stream, event, 0) })
     }
 
     unsafe fn elapsed(&self, start: Handle, end: Handle) -> Result<f32, Failure> {
         let mut milliseconds = 0.0;
         // SAFETY: the caller's; writes a number.
         unsafe {
-            self.said("hipEventSynchronize", (self.hipEventSynchronize)(end))?;
-            self.said("hipEventElapsedTime", (self.hipEventElapsedTime)(&mut milliseconds, start, end))?;
+            self.checked("hipEventSynchronize", (self.hipEventSynchronize)(end))?;
+            self.checked("hipEventElapsedTime", (self.hipEventElapsedTime)(&mut milliseconds, start, end))?;
         }
         Ok(milliseconds)
     }
 
     unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipStreamBeginCapture", unsafe { (self.hipStreamBeginCapture)(stream, THREAD_LOCAL) })
+        self.checked("hipStreamBeginCapture", unsafe { (self.hipStreamBeginCapture)(stream, THREAD_LOCAL) })
     }
 
     unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure> {
-        // SAFETY: the caller's; the graph is made here, and is not used after it is destroyed.
+        // SAFETY: the caller's; the graph is created here, and not used after it is destroyed.
         unsafe {
-            let graph = self.made("hipStreamEndCapture", |to| (self.hipStreamEndCapture)(stream, to))?;
+            let graph = self.created("hipStreamEndCapture", |to| (self.hipStreamEndCapture)(stream, to))?;
             let instantiate = self.hipGraphInstantiateWithFlags;
-            let executable = wanted.then(|| self.made("hipGraphInstantiate", |to| instantiate(to, graph, 0)));
-            self.gone("hipGraphDestroy", (self.hipGraphDestroy)(graph));
+            let executable =
+                wanted.then(|| self.created("hipGraphInstantiate", |to| instantiate(to, graph, 0)));
+            self.ignored("hipGraphDestroy", (self.hipGraphDestroy)(graph));
             executable.transpose()
         }
     }
@@ -390,53 +398,56 @@ impl Driver for Hip {
     unsafe fn is_captured(&self, stream: Handle) -> Result<bool, Failure> {
         let mut status = 0;
         // SAFETY: the caller's; writes a number.
-        let asked = unsafe { (self.hipStreamIsCapturing)(stream, &mut status) };
-        self.said("hipStreamIsCapturing", asked)?;
+        let answer = unsafe { (self.hipStreamIsCapturing)(stream, &mut status) };
+        self.checked("hipStreamIsCapturing", answer)?;
         Ok(status != 0)
     }
 
     unsafe fn launch_graph(&self, graph: Handle, stream: Handle) -> Result<(), Failure> {
         // SAFETY: the caller's.
-        self.said("hipGraphLaunch", unsafe { (self.hipGraphLaunch)(graph, stream) })
+        self.checked("hipGraphLaunch", unsafe { (self.hipGraphLaunch)(graph, stream) })
     }
 
     unsafe fn destroy_graph(&self, graph: Handle) {
         // SAFETY: the caller's.
-        self.gone("hipGraphExecDestroy", unsafe { (self.hipGraphExecDestroy)(graph) });
+        self.ignored("hipGraphExecDestroy", unsafe { (self.hipGraphExecDestroy)(graph) });
     }
 }
 
-/// By hipRTC: a code object. Nothing of a card is needed.
+/// Compiles with hipRTC to a code object. This needs no GPU.
 pub(super) fn compile(text: &CStr, options: &[String]) -> Result<Vec<u8>, Failure> {
     static RTC: OnceLock<Result<HipRtc, Failure>> = OnceLock::new();
-    let missing = Failure::NoCompiler(Maker::Amd);
+    let missing = Failure::NoCompiler(Vendor::Amd);
     let rtc =
         RTC.get_or_init(|| HipRtc::of(library("hiprtc").ok_or(missing)?)).as_ref().map_err(Clone::clone)?;
     let texts: Result<Vec<CString>, _> = options.iter().map(|option| CString::new(option.as_str())).collect();
     let texts = texts.map_err(|error| Failure::Compile(error.to_string()))?;
     let words: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
-    let said = |call: &str, answer: c_int| match answer {
+    let checked = |call: &str, answer: c_int| match answer {
         0 => Ok(()),
-        // SAFETY: the answer of a call; texts live for ever.
+        // SAFETY: the answer of a call; its messages live for ever.
         _ => Err(Failure::Compile(alloc::format!("{call}: {}", unsafe {
             CStr::from_ptr((rtc.hiprtcGetErrorString)(answer)).to_string_lossy()
         }))),
     };
     let (mut program, mut size, none) = (null_mut(), 0, core::ptr::null());
-    // SAFETY: text and options end, buffers have the sizes that are asked for; the program is destroyed below and not used after that.
+    // SAFETY: source and options end in a zero. Buffers have the sizes that the compiler returned. The
+    // program is destroyed below and not used after that.
     unsafe {
         let name = c"octaplex".as_ptr();
-        said(
+        checked(
             "hiprtcCreateProgram",
             (rtc.hiprtcCreateProgram)(&mut program, text.as_ptr(), name, 0, none, none),
         )?;
         let compiled = (rtc.hiprtcCompileProgram)(program, words.len() as c_int, words.as_ptr());
-        let image = match said("hiprtcCompileProgram", compiled) {
-            Ok(()) => said("hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(program, &mut size)).and_then(|()| {
-                let mut image = vec![0u8; size];
-                said("hiprtcGetCode", (rtc.hiprtcGetCode)(program, image.as_mut_ptr().cast()))?;
-                Ok(image)
-            }),
+        let image = match checked("hiprtcCompileProgram", compiled) {
+            Ok(()) => {
+                checked("hiprtcGetCodeSize", (rtc.hiprtcGetCodeSize)(program, &mut size)).and_then(|()| {
+                    let mut image = vec![0u8; size];
+                    checked("hiprtcGetCode", (rtc.hiprtcGetCode)(program, image.as_mut_ptr().cast()))?;
+                    Ok(image)
+                })
+            }
             Err(refused) => {
                 let sized = (rtc.hiprtcGetProgramLogSize)(program, &mut size);
                 let mut log = vec![0u8; if sized == 0 { size } else { 0 }];
@@ -468,7 +479,7 @@ mod tests {
         }
     }
 
-    /// A library that is not HIP's stands for one that is too old.
+    /// Any other library looks like a HIP that is too old.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_library_without_a_call_is_too_old() {

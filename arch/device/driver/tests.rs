@@ -6,19 +6,19 @@ fn kernels_have_as_much_shared_memory_as_there_is() {
     assert_eq!(fits(65_537, 65_536), Err(Failure::SharedMemory { needed: 65_537, most: 65_536 }));
 }
 
-/// Without its compiler, or by it: a text that is none is refused, and nothing else happens.
+/// A source with errors fails to compile, or there is no compiler.
 #[test]
-fn a_text_that_is_none_is_refused() {
-    for (maker, target) in [(Maker::Nvidia, "compute_80"), (Maker::Amd, "gfx90a")] {
-        match compile(maker, c"this is no C++", target, &[]) {
-            Err(Failure::NoCompiler(missing)) => assert_eq!(missing, maker),
-            Err(Failure::Compile(log)) => assert!(!log.is_empty() && Maker::ALL.contains(&maker)),
-            other => unreachable!("{maker:?}: {other:?}"),
+fn a_source_with_errors_is_refused() {
+    for (vendor, target) in [(Vendor::Nvidia, "compute_80"), (Vendor::Amd, "gfx90a")] {
+        match compile(vendor, c"this is no C++", target, &[]) {
+            Err(Failure::NoCompiler(missing)) => assert_eq!(missing, vendor),
+            Err(Failure::Compile(log)) => assert!(!log.is_empty() && Vendor::ALL.contains(&vendor)),
+            other => unreachable!("{vendor:?}: {other:?}"),
         }
     }
-    for maker in [Maker::Nvidia, Maker::Amd] {
-        let is_built = Maker::ALL.contains(&maker);
-        let driver = driver_of(maker).map(drop);
-        assert!(is_built || driver == Err(Failure::NoDriver), "{maker:?}: {driver:?}");
+    for vendor in [Vendor::Nvidia, Vendor::Amd] {
+        let is_built = Vendor::ALL.contains(&vendor);
+        let driver = driver_of(vendor).map(drop);
+        assert!(is_built || driver == Err(Failure::NoDriver), "{vendor:?}: {driver:?}");
     }
 }

@@ -1,7 +1,7 @@
 // Attention of one query a head on pages: a block takes up to eight query heads of one key/value head, and a split of a
 // sequence's slots, or of its exact tokens, or of both; `combine` adds the splits up.
 //
-//   slot -> shared memory       by bulk copies where the card has them (sm_90), else by asynchronous ones
+//   slot -> shared memory       by bulk copies where the GPU has them (sm_90), else by asynchronous ones
 //   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
 //   weights                     2^(logit - m), m the first maximum and a whole number: a higher one shifts the sums
 //   values                      products of bytes: a weight times its norm is 16 bits, two rows again

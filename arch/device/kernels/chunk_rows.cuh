@@ -1,4 +1,4 @@
-// Rows of chunks of four values as the CPU has them, and a chunk's field on the card: a direction of 12 · SET_MEMBERS, then a radius with a
+// Rows of chunks of four values as the CPU has them, and a chunk's field on the GPU: a direction of 12 · SET_MEMBERS, then a radius with a
 // sign. Half of the units are opposites of the others: the direction is the first one's, the sign the radius's.
 
 // Little-endian bits, the least significant first; at most 24 of them.

@@ -1,7 +1,7 @@
-// What HIP's compiler is given before the other texts: CUDA's words for AMD's cards; portable.cuh has the rest in them. Warps are 32 lanes
-// here whatever the card's are: lanes of one are in one wave, and shuffles stay among them. All of it is in a namespace, so that
+// What HIP's compiler is given before the other texts: CUDA's words for AMD's GPUs; portable.cuh has the rest in them. Warps are 32 lanes
+// here whatever the GPU's are: lanes of one are in one wave, and shuffles stay among them. All of it is in a namespace, so that
 // words of ROCm's own headers, which hipRTC puts before it, are others. (A compiler that has CUDA's words is left with the first line.)
-// It has never run on a card: ci/hip.sh compiles it.
+// It has never run on a GPU: ci/hip.sh compiles it.
 #define PORTABLE 1
 #ifdef __HIP__
 #undef __device__

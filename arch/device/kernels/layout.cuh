@@ -1,4 +1,4 @@
-// How a page lies on the card, and what every kernel shares. Compiled at run time with these numbers given:
+// How a page lies on the GPU, and what every kernel shares. Compiled at run time with these numbers given:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
 //               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 1 and 5 to 8 bits (1, 5 to 8), of so many that
@@ -104,7 +104,7 @@ constexpr int SET_MEMBERS = is_chunks(KEYS) ? TRIPLETS >> 8 : 1, CHUNK_RADIUS = 
 constexpr bool RADIX = is_chunks(KEYS) && TRIPLETS & 1;
 constexpr int RAW_BITS = RADIX ? trailing_zeros(24 * SET_MEMBERS) : bits_for(24 * SET_MEMBERS);
 constexpr int DIGITS_AT = 2 + (DIM / 4 * RAW_BITS + 7) / 8, RADII_AT = DIGITS_AT + (RADIX ? (DIM / 2 + 4) / 5 : 0);
-// A chunk on the card: its direction's bits, then those of a radius with a sign.
+// A chunk on the GPU: its direction's bits, then those of a radius with a sign.
 constexpr int DIRECTION_FIELD = bits_for(12 * SET_MEMBERS);
 
 constexpr int FIELD_BITS = is_chunks(KEYS) ? DIRECTION_FIELD + CHUNK_RADIUS + 1 : is_triplets(KEYS) ? 2 * DIRECTION_BITS + RADIUS_BITS : 1;

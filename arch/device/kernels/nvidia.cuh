@@ -1,5 +1,5 @@
 // NVIDIA's instructions, each behind a function. What only CUDA's own words are needed for is not among them: hip.cuh has those for
-// AMD's cards. With PORTABLE portable.cuh stands for all of it but conversions, which hip.cuh has as well.
+// AMD's GPUs. With PORTABLE portable.cuh stands for all of it but conversions, which hip.cuh has as well.
 #ifndef __HIP__
 __device__ __forceinline__ float from_f16(u32 bits) {
     float x;

@@ -1,5 +1,5 @@
 // What nvidia.cuh has as instructions, in words of CUDA's that hip.cuh has as well: shuffles among 32 lanes and sums of products of four
-// bytes. Slow; integers are the same. With PORTABLE it runs on NVIDIA's cards too, where all tests can be run on it.
+// bytes. Slow; integers are the same. With PORTABLE it runs on NVIDIA's GPUs too, where all tests can be run on it.
 #if PORTABLE
 __device__ __forceinline__ u32 to_bf16(float x) { // a number that is none: any
     const u32 bits = __float_as_uint(x);

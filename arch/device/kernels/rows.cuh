@@ -1,4 +1,4 @@
-// Keys and values that already lie on the card, somebody else's: a warp a row of one of them.
+// Keys and values that already lie on the GPU, somebody else's: a warp a row of one of them.
 
 struct Given {
     const void *sides[2];         // keys, values: a row's coordinates lie together

@@ -1,4 +1,4 @@
-//! What kernels look keys of small blocks and of chunks up in.
+//! Lookup tables of keys in small blocks and in chunks.
 
 use super::{CodeShape, Rotated, Tables};
 use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
@@ -7,11 +7,12 @@ use crate::{BLOCK_VALUES, BlockBook};
 use alloc::vec::Vec;
 
 impl Tables {
-    /// Small blocks that have this codebook, each rotated with these signs. `None` unless there is one for each value of a block.
+    /// Creates tables of small blocks with this codebook, each rotated with these signs; `None` unless
+    /// there is a sign for each value of a block.
     #[must_use]
     pub fn blocks(book: &BlockBook, signs: &[u32]) -> Option<Self> {
         let (centroids, thresholds) = match book {
-            // Whatever the sign of what is left, the same.
+            // The remaining sign bit does not matter.
             BlockBook::TwoBits { centroids, thresholds } => {
                 ([&centroids[..], centroids].concat(), &thresholds[..])
             }
@@ -20,7 +21,7 @@ impl Tables {
         if signs.len() != BLOCK_VALUES {
             return None;
         }
-        // Integers of 16 bits: high bytes, whose sign counts, and low ones.
+        // Integers of 16 bits: high bytes, which are signed, and low bytes.
         let unit = book.largest() / 32_512.0;
         let integers: Vec<i32> = centroids.iter().map(|c| libm::rintf(c / unit) as i32).collect();
         let bytes =
@@ -31,7 +32,7 @@ impl Tables {
         }
         let signs = signs.repeat(256 / BLOCK_VALUES);
         let rotated = Rotated { signs: &signs, rounds: 1, gain: thresholds.len() as u8 };
-        // Norms of other keys are steps of 32,767ths.
+        // Norms of other keys are steps of 1/32,767.
         let mut tables = Self::new(CodeShape::Blocks, words, 32_767.0 * unit, rotated);
         tables.centroids[..8].copy_from_slice(&centroids);
         tables.centroids[8..15].fill(f32::INFINITY);
@@ -39,8 +40,10 @@ impl Tables {
         Some(tables)
     }
 
-    /// Chunks as this layout has them, without flags, directions of this set. `None` for flags, widths that four chunks do not divide, and
-    /// sets of another size.
+    /// Creates tables of chunks with this layout, without flags, and with directions of this set.
+    ///
+    /// It returns `None` for flags, for a number of chunks that is no multiple of 4, and for sets of
+    /// another size.
     #[must_use]
     pub fn chunks(layout: &ChunkLayout, set: &QuaternionSet, rotated: Rotated) -> Option<Self> {
         let ChunkLayout { chunks, members, radius_bits, radix, flags } = *layout;
@@ -51,7 +54,7 @@ impl Tables {
         {
             return None;
         }
-        // Of two units that are opposites the first: 1, i, j, k, then those whose last component is positive.
+        // The first of each two opposite units: 1, i, j, k, then those with a positive last component.
         let units = [0, 2, 4, 6].into_iter().chain(8..16).map(|p| &UNITS[p]);
         let directions =
             units.flat_map(|unit| set.members.iter().map(|member| scalar::product(unit, member)));
@@ -62,8 +65,8 @@ impl Tables {
         };
         let entries = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
         let shape = CodeShape::Chunks([members, radius_bits, radix.into()]);
-        // A direction's integer times a radius and a step is 65,536 times a key's integer; norms of other keys are steps of 32,767ths, as
-        // many as a direction's length.
+        // A direction's integer times a radius and a step is 65,536 times a key's integer. Norms of other
+        // keys are steps of 1/32,767; a direction's length has as many.
         let limit = u16::from(layout.radius_limit());
         let unit = 65_536.0 / (f32::from(u16::MAX / limit) * f32::from(limit));
         let search = set.members.iter().flatten().map(|x| x.to_bits()).collect();
@@ -75,7 +78,7 @@ impl Tables {
 mod tests {
     use super::*;
 
-    /// What selectors take of both words of bytes is a centroid in integers of 16 bits.
+    /// The bytes that selectors take from both words make up a centroid in integers of 16 bits.
     #[test]
     fn bytes_of_small_blocks_are_centroids() {
         let two = BlockBook::TwoBits {
@@ -103,7 +106,8 @@ mod tests {
         assert!(Tables::blocks(&two, &[0; 31]).is_none());
     }
 
-    /// A direction times a radius, as the kernels have it, is what the CPU decodes, to within a 32,767th of a row's scale; and fits.
+    /// A direction times a radius in the kernels equals what the CPU decodes, to within 1/32,767 of a row's
+    /// scale, and fits.
     #[test]
     fn chunks_are_what_the_cpu_decodes() {
         let mut state = 5_u64;
@@ -127,7 +131,7 @@ mod tests {
             assert_eq!(tables.entries.len(), 24 * count);
             let limit = i32::from(layout.radius_limit());
             for code in 0..24 * count {
-                // As `chunk_field` has it.
+                // As in `chunk_field`.
                 let (unit, member) = (code / count, code % count);
                 let opposite = if unit < 8 { unit % 2 == 1 } else { unit >= 16 };
                 let first = if unit < 8 {

@@ -1,7 +1,7 @@
 //! `mca BACKEND CODEC CALL`: one call, `score` or `sum`, of 256 rows of 128, between two calls of [`mark`]; run.sh follows its
 //! instructions in an emulator.
 
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{Backend, CodecSpec};
 use std::error::Error;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: mca BACKEND CODEC score|sum".into());
     };
     let backend = Backend::named(backend).ok_or("this CPU has no such backend")?;
-    let codec = spec.parse::<CodecSpec>()?.build_dyn(D, backend, Stream::default())?;
+    let codec = spec.parse::<CodecSpec>()?.build_dyn(D, backend, HeadId::default())?;
     // Any bytes behind an f16 are a block.
     let bytes = codec.block_bytes();
     let mut blocks: Vec<u8> = (0..ROWS * bytes).map(|i| (i * i / 7) as u8).collect();

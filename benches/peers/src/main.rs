@@ -5,7 +5,7 @@
 mod ggml;
 
 use ggml::{Flash, QUANTISED, TYPES, Type};
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Attend, Backend, CodecSpec, KvCache, LayerConfig};
 use std::error::Error;
 use std::fmt::Write as _;
@@ -123,7 +123,7 @@ const SPECS: [&str; 13] = [
 impl Ours {
     fn new(spec: &str, backend: Backend, rows: &[f32]) -> Result<Self, Box<dyn Error>> {
         let spec: CodecSpec = spec.parse()?;
-        let codec = spec.build_dyn(D, backend, Stream::default())?;
+        let codec = spec.build_dyn(D, backend, HeadId::default())?;
         let mut ours = Self { spec, codec, blocks: Vec::new() };
         ours.encode(rows);
         Ok(ours)

@@ -2,7 +2,7 @@
 //! only adds. `cargo bench -p octaplex-c`. It fails where the results differ and not for a time, which a busy machine decides.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
-use octaplex::codecs::{Codec, Stream};
+use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Backend, CodecSpec};
 use octaplex_c::{
     octaplex_codec, octaplex_codec_accumulate, octaplex_codec_create, octaplex_codec_free,
@@ -36,7 +36,7 @@ fn run(call: &mut dyn FnMut()) -> f64 {
 
 fn main() {
     let spec: CodecSpec = "turboquant".parse().unwrap();
-    let codec = spec.build_dyn(DIM, Backend::detect(), Stream::default()).unwrap();
+    let codec = spec.build_dyn(DIM, Backend::detect(), HeadId::default()).unwrap();
     let codec: &dyn Codec = black_box(&*codec);
     let mut failure = std::mem::MaybeUninit::<octaplex_error>::uninit();
     let failure = failure.as_mut_ptr();

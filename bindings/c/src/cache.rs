@@ -1,4 +1,4 @@
-//! The cache of a model: on the heap, or one layer of it in memory that the caller brings.
+//! The cache of a model on the heap, or the cache of one layer in the caller's memory.
 
 use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octaplex_tensor};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
@@ -9,9 +9,10 @@ use octaplex::{Backend, KvCache, LayerConfig, Stats};
 use std::ffi::c_void;
 use std::slice;
 
-/// The keys and values of a model's layers, compressed, and attention on them. Calls that take it `const` may run at once,
-/// on as many threads as there are; all others need it for themselves. (In memory that the caller brought, every call
-/// does: they share what they work in.)
+/// Compressed keys and values of a model's layers.
+///
+/// Calls that take it `const` may run at once on any threads. All other calls need exclusive access. A cache created by
+/// `octaplex_cache_create_in` needs exclusive access for every call, because its calls share scratch memory.
 pub struct octaplex_cache {
     _opaque: [u8; 0],
 }
@@ -19,16 +20,16 @@ pub struct octaplex_cache {
 /// "octcache"
 const WORD: u64 = u64::from_le_bytes(*b"octcache");
 
-/// Stands for all layers.
+/// Selects all layers.
 pub const OCTAPLEX_ALL_LAYERS: usize = usize::MAX;
 
 pub(crate) enum Inside {
-    /// A box, since a `KvCache` is aligned to more than a handle is.
+    /// In a box, because a `KvCache` needs a larger alignment than a handle.
     Heap(Box<KvCache>, Backend),
     Brought(&'static mut Brought),
 }
 
-/// A layer in the caller's memory, and what its calls work in.
+/// A layer in the caller's memory, and the scratch memory of its calls.
 pub(crate) struct Brought {
     pub(crate) layer: LayerCache<AnyCodec, AnyCodec, &'static mut [u8]>,
     scratch: *mut f32,
@@ -40,7 +41,7 @@ impl Brought {
     /// No other call uses the cache meanwhile.
     #[allow(clippy::mut_from_ref)] // the caller's promise
     unsafe fn scratch(&self) -> &mut [f32] {
-        // SAFETY: so much of the caller's memory is set aside for it, and was zeroed.
+        // SAFETY: the plan reserves these floats in the caller's memory, and `create_in` zeroed them.
         unsafe { slice::from_raw_parts_mut(self.scratch, self.scratch_len) }
     }
 
@@ -51,23 +52,23 @@ impl Brought {
 }
 
 /// # Safety
-/// The handle is null, or came from this library, and nothing changes it meanwhile.
+/// The handle is null or of this library, and nothing changes it meanwhile.
 pub(crate) unsafe fn read<'a>(cache: *const octaplex_cache) -> Result<&'a Inside> {
-    // SAFETY: the caller's promise; this is what `create` made.
+    // SAFETY: the caller's promise; `create` returned this type.
     unsafe { Held::get(cache.cast::<Held<Inside>>(), WORD) }
 }
 
 /// # Safety
-/// The handle is null, or came from this library, and nothing uses it meanwhile.
+/// The handle is null or of this library, and nothing uses it meanwhile.
 pub(crate) unsafe fn change<'a>(cache: *mut octaplex_cache) -> Result<&'a mut Inside> {
-    // SAFETY: the caller's promise; this is what `create` made.
+    // SAFETY: the caller's promise; `create` returned this type.
     unsafe { Held::get_mut(cache.cast::<Held<Inside>>(), WORD) }
 }
 
-/// An empty cache that grows on the heap; null where it fails. Freed by `octaplex_cache_free`.
+/// Creates an empty cache that grows on the heap. Returns null on failure. Free it with `octaplex_cache_free`.
 ///
 /// # Safety
-/// The configuration begins with its size, and its texts end in a zero.
+/// The configuration begins with its size, and its strings end in a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_create(
     config: *const octaplex_config,
@@ -90,12 +91,12 @@ pub unsafe extern "C" fn octaplex_cache_create(
     unsafe { give(error, std::ptr::null_mut(), create) }
 }
 
-/// Where things lie in memory that the caller brings, from an address of this alignment on.
+/// Offsets in the caller's memory, from the first aligned address on.
 #[derive(Clone, Copy)]
 struct Plan {
     scratch_len: usize,
     bytes: usize,
-    /// Where scratch and the layer's bytes begin, behind the handle.
+    /// The handle lies at offset 0; `Brought`, scratch and the layer's bytes follow.
     brought: usize,
     scratch: usize,
     layer: usize,
@@ -131,27 +132,28 @@ unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerC
     let (layers, backend, first) = unsafe {
         let (layers, given) = config::read(config)?;
         if !given.profile.is_null() {
-            let why = "memory that is brought holds one layer, and a profile is of all: set keys and values";
+            let why =
+                "octaplex_cache_create_in holds one layer, and a profile is of all: set keys and values";
             return Err(Failure::Here(octaplex_status::Unsupported, why));
         }
         (layers, given::backend(given.backend)?, given.first_layer)
     };
     let mut layers = config::layers(&layers, first);
     let (Some(layer), None) = (layers.next(), layers.next()) else {
-        let why = "memory that is brought holds one layer: set layers to 1, and first_layer to its number";
+        let why = "octaplex_cache_create_in holds one layer: set layers to 1, and first_layer to its number";
         return Err(Failure::Here(octaplex_status::Unsupported, why));
     };
-    // What is wrong with a configuration is what the heap's constructor says of it: this one has no codecs yet.
+    // The constructor on the heap reports what is wrong with a configuration, because the plan builds no codecs.
     let Some(plan) = Plan::new(&layer, queries) else {
         octaplex::cache::SharedLayer::on_heap(&layer, backend)?;
-        let why = "a configuration that takes more than the machine's memory";
+        let why = "the configuration takes more memory than this machine can address: lower capacity";
         return Err(Failure::Here(octaplex_status::Length, why));
     };
     Ok((layer, backend, plan))
 }
 
-/// Bytes that `octaplex_cache_create_in` needs for one layer whose calls attend with at most `queries` rows (query heads
-/// times queries of a block); 0 where it fails.
+/// Returns the bytes that `octaplex_cache_create_in` needs, or 0 on failure. `queries` is the largest number of query
+/// rows in a call of `octaplex_cache_attend`: query heads times queries of each head.
 ///
 /// # Safety
 /// As for `octaplex_cache_create`.
@@ -165,12 +167,14 @@ pub unsafe extern "C" fn octaplex_cache_memory_needed(
     unsafe { give(error, 0, || Ok(plan(config, queries)?.2.end)) }
 }
 
-/// An empty cache of one layer in memory that the caller brings, of any alignment; null where it fails. The memory is the
-/// cache's until `octaplex_cache_free`, which leaves it to its owner. No call allocates (but dense rotations and sketches,
-/// `haar` and `gauss`, when it is made); rows to append must be packed, and it cannot be forked.
+/// Creates an empty cache of one layer in the caller's memory, of any alignment. Returns null on failure.
+///
+/// The cache uses the memory until `octaplex_cache_free`, which does not release it. Later calls do not allocate. This
+/// call allocates only for dense rotations and sketches (`haar` and `gauss`). Rows to append must be packed. The cache
+/// cannot be forked.
 ///
 /// # Safety
-/// As for `octaplex_cache_create`; `memory` has `length` bytes that nothing else uses.
+/// As for `octaplex_cache_create`. `memory` has `length` bytes that nothing else uses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_create_in(
     config: *const octaplex_config,
@@ -180,14 +184,14 @@ pub unsafe extern "C" fn octaplex_cache_create_in(
     error: *mut octaplex_error,
 ) -> *mut octaplex_cache {
     let create = || {
-        // SAFETY: the caller's promises. Everything is written before it is read: the memory's bytes are zeroed, the handle
-        // and the layer are written at places of their own, which the plan aligns and which do not overlap.
+        // SAFETY: the caller's promises. Every byte is written before it is read. The plan aligns the handle, the layer and
+        // the scratch memory, and they do not overlap.
         unsafe {
             let (config, backend, plan) = plan(config, queries)?;
             let (memory, length) =
                 (given::values_mut(memory.cast::<std::mem::MaybeUninit<u8>>(), length)?, length);
             if length < plan.end {
-                let why = "too little memory, octaplex_cache_memory_needed says how much: bytes";
+                let why = "the memory is too short, see octaplex_cache_memory_needed: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, plan.end));
             }
             let base = memory.as_mut_ptr().cast::<u8>();
@@ -207,7 +211,7 @@ pub unsafe extern "C" fn octaplex_cache_create_in(
     unsafe { give(error, std::ptr::null_mut(), create) }
 }
 
-/// Frees a cache; null is nothing to free. Memory that the caller brought stays the caller's.
+/// Frees a cache. Null does nothing. The memory of `octaplex_cache_create_in` stays with its owner.
 ///
 /// # Safety
 /// No other call uses it, now or later.
@@ -236,11 +240,11 @@ pub unsafe extern "C" fn octaplex_cache_free(
     unsafe { run(error, free) }
 }
 
-/// Allocates what calls with so many query rows (query heads times queries of a block) work in: then attention allocates
-/// nothing.
+/// Preallocates scratch memory for `queries` query rows, so that attention does not allocate. Query rows are query
+/// heads times queries of each head.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_reserve(
     cache: *mut octaplex_cache,
@@ -254,7 +258,7 @@ pub unsafe extern "C" fn octaplex_cache_reserve(
             Inside::Brought(brought)
                 if brought.layer.config().scratch_len(queries) <= brought.scratch_len => {}
             _ => {
-                let why = "query rows that the memory is not for: at most 2^24, and what create_in was told";
+                let why = "too many query rows: pass at most 2^24, and at most the queries of octaplex_cache_create_in";
                 return Err(Failure::Here(octaplex_status::Length, why));
             }
         }
@@ -264,7 +268,7 @@ pub unsafe extern "C" fn octaplex_cache_reserve(
     unsafe { run(error, reserve) }
 }
 
-/// The layer's configuration.
+/// Returns a layer's configuration.
 fn config_of(inside: &Inside, layer: usize) -> Result<LayerConfig> {
     match inside {
         Inside::Heap(cache, _) => {
@@ -276,11 +280,11 @@ fn config_of(inside: &Inside, layer: usize) -> Result<LayerConfig> {
     }
 }
 
-/// Adds so many tokens to a layer: keys and values of all its heads. One at a time or a whole prompt give the same bytes.
-/// Where it fails, the cache is as it was.
+/// Appends `tokens` tokens to a layer: keys and values of all heads. The bytes do not depend on how many tokens a call
+/// appends. After an error the cache is unchanged.
 ///
 /// # Safety
-/// The tensors' data are there.
+/// The tensors' data are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_append(
     cache: *mut octaplex_cache,
@@ -301,8 +305,8 @@ pub unsafe extern "C" fn octaplex_cache_append(
                 Inside::Heap(cache, _) => Ok(cache.append(layer, keys.tensor(), values.tensor())?),
                 Inside::Brought(brought) => {
                     if !keys.are_packed() || !values.are_packed() {
-                        let why = "a cache in memory that was brought takes packed rows, [heads][tokens][width]: leave \
-                                   the strides 0";
+                        let why = "a cache of octaplex_cache_create_in takes packed rows, [heads][tokens][width]: set the \
+                                   strides to 0";
                         return Err(Failure::Here(octaplex_status::Unsupported, why));
                     }
                     let scratch = slice::from_raw_parts_mut(brought.scratch, brought.scratch_len);
@@ -315,8 +319,8 @@ pub unsafe extern "C" fn octaplex_cache_append(
     unsafe { run(error, append) }
 }
 
-/// Decides a layer's balance from a prompt's keys, `[kv heads][tokens][width]`, and the queries that will meet such keys,
-/// `[query heads][queries][width]`, before the first page closes. Without it keys alone decide.
+/// Decides a layer's balance from keys and queries of a prompt, which is better than from keys alone. Call it before
+/// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`.
 ///
 /// # Safety
 /// The buffers have their lengths.
@@ -348,9 +352,12 @@ pub unsafe extern "C" fn octaplex_cache_calibrate(
     unsafe { run(error, calibrate) }
 }
 
-/// Attention on a layer: queries `[query heads][queries][key width]`, outputs `[query heads][queries][value width]`.
-/// `options` may be null where the configuration has `query_heads`: otherwise its `queries` says how many queries a head has, as
-/// a block would be taken for more heads. The same bits on every machine. Where it fails, the output may hold anything.
+/// Computes attention on a layer. Queries are `[query heads][queries][key width]`, outputs
+/// `[query heads][queries][value width]`.
+///
+/// `options` may be null if the configuration sets `query_heads`. Otherwise set `options.queries`: heads and queries
+/// cannot be told apart by length alone. The result is bit-exact on every machine. After an error the output is
+/// unspecified.
 ///
 /// # Safety
 /// The buffers have their lengths and do not overlap; the options begin with their size.
@@ -372,8 +379,8 @@ pub unsafe extern "C" fn octaplex_cache_attend(
             let output = given::values_mut(output, output_length)?;
             let inside = read(cache)?;
             if options.queries.is_none() && config_of(inside, layer)?.query_heads.is_none() {
-                let why = "queries of how many heads? set query_heads in the octaplex_config, or queries in the \
-                           octaplex_attend: 1 for a single one of each head";
+                let why = "the number of queries is unknown: set query_heads in the octaplex_config, or queries in the \
+                           octaplex_attend (1 for one query of each head)";
                 return Err(Failure::Here(octaplex_status::Unsupported, why));
             }
             match inside {
@@ -389,8 +396,10 @@ pub unsafe extern "C" fn octaplex_cache_attend(
     unsafe { run(error, attend) }
 }
 
-/// The scores q·k of a key/value head, unscaled, nothing masked, for engines with a softmax of their own: queries
-/// `[queries][width]`, scores `[queries][tokens]`, the tokens that `octaplex_cache_get_stats` counts for the layer.
+/// Computes scores q·k of a key/value head, without scale and mask, for engines with their own softmax.
+///
+/// Queries are `[queries][width]`, scores `[queries][tokens]`. `tokens` in `octaplex_stats` is the layer's number of
+/// tokens.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -423,7 +432,7 @@ pub unsafe extern "C" fn octaplex_cache_score(
     unsafe { run(error, score) }
 }
 
-/// Σ weight·v of a key/value head: weights `[rows][tokens]`, outputs `[rows][value width]`.
+/// Computes Σ weight·v of a key/value head. Weights are `[rows][tokens]`, outputs `[rows][value width]`.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -456,11 +465,11 @@ pub unsafe extern "C" fn octaplex_cache_accumulate(
     unsafe { run(error, accumulate) }
 }
 
-/// Forgets the tokens from a position on, in every layer, as after rejected drafts: without a trace up to `max_rollback`
-/// tokens back. Where it fails, the cache is as it was.
+/// Removes the tokens from `position` on, in every layer, for example after rejected drafts. Up to `max_rollback`
+/// tokens back the cache is exactly what it was before. After an error the cache is unchanged.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_truncate(
     cache: *mut octaplex_cache,
@@ -478,11 +487,11 @@ pub unsafe extern "C" fn octaplex_cache_truncate(
     unsafe { run(error, truncate) }
 }
 
-/// Drops the whole pages whose tokens lie from position `first` to before `last`, in every layer; the others keep their
-/// positions. `dropped` (or null) becomes the tokens dropped, all layers added up.
+/// Drops the pages that lie entirely in positions `first..last` (`last` excluded), in every layer. Other tokens keep
+/// their positions. `dropped`, if not null, receives the number of dropped tokens, summed over layers.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_evict(
     cache: *mut octaplex_cache,
@@ -505,10 +514,10 @@ pub unsafe extern "C" fn octaplex_cache_evict(
     unsafe { run(error, evict) }
 }
 
-/// Forgets everything.
+/// Removes all tokens.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_clear(
     cache: *mut octaplex_cache,
@@ -526,11 +535,11 @@ pub unsafe extern "C" fn octaplex_cache_clear(
     unsafe { run(error, clear) }
 }
 
-/// A second cache with the same tokens, which goes its own way and is freed by itself: closed pages are shared. Null where
-/// it fails.
+/// Creates a second cache with the same tokens. The two share closed pages, change independently, and are freed
+/// separately. Returns null on failure.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_fork(
     cache: *const octaplex_cache,
@@ -544,7 +553,7 @@ pub unsafe extern "C" fn octaplex_cache_fork(
                 Ok(Box::into_raw(Box::new(Held::new(WORD, fork))).cast())
             }
             Inside::Brought(_) => {
-                let why = "a cache in memory that was brought cannot be forked: save it and load it into another one";
+                let why = "a cache of octaplex_cache_create_in cannot be forked: save it, and load it into another one";
                 Err(Failure::Here(octaplex_status::Unsupported, why))
             }
         }
@@ -553,7 +562,7 @@ pub unsafe extern "C" fn octaplex_cache_fork(
     unsafe { give(error, std::ptr::null_mut(), fork) }
 }
 
-/// Fills in what a layer holds, or all of them together (`OCTAPLEX_ALL_LAYERS`).
+/// Fills in the statistics of a layer, or of all layers together (`OCTAPLEX_ALL_LAYERS`).
 ///
 /// # Safety
 /// `stats` begins with its size.

@@ -1,12 +1,13 @@
-//! Codecs by their spec: vectors into blocks of bytes, and attention's two products on the blocks.
+//! Codecs by spec: encode vectors into blocks of bytes, and compute attention's two products on the blocks.
 
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::given::{self, Held};
 use octaplex::CodecSpec;
-use octaplex::codecs::{Codec, Role, Stream};
+use octaplex::codecs::{Codec, HeadId, Role};
 use std::ffi::c_char;
 
-/// A codec of one width. It never changes: any number of threads may use one at once, but for its freeing.
+/// A codec for vectors of one width. It never changes, so any threads may use it at once. Freeing it needs exclusive
+/// access.
 pub struct octaplex_codec {
     _opaque: [u8; 0],
 }
@@ -19,43 +20,53 @@ struct Inside {
 /// "octcodec"
 const WORD: u64 = u64::from_le_bytes(*b"octcodec");
 
-/// Which head of which layer a codec serves: vectors of different ones are rotated differently. Blocks decode with the
-/// stream that they were encoded with.
+/// Identifies the layer, the head and the role of a codec's vectors. Each id has its own rotation. Decode blocks with
+/// the id that encoded them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct octaplex_stream {
-    /// Layer, from 0.
+pub struct octaplex_head_id {
+    /// Number of the layer, from 0.
     pub layer: u32,
-    /// Key/value head, from 0.
+    /// Number of the key/value head, from 0.
     pub head: u32,
-    /// 0 for keys, 1 for values.
+    /// 0: keys. 1: values.
     pub role: u32,
 }
 
-/// The codec of a spec, `"turboquant:bits=3"`, for vectors of `dim` values. `stream` may be null (layer 0, head 0, keys),
-/// and so may the backend's name (the fastest). Null where it fails; freed by `octaplex_codec_free`.
+/// Creates the codec of a spec, such as `"turboquant:bits=3"`, for vectors of `dim` values. Returns null on failure.
+/// Free it with `octaplex_codec_free`.
+///
+/// `head` may be null: layer 0, head 0, keys. `backend` may be null: the fastest of this CPU.
 ///
 /// # Safety
-/// Texts end in a zero.
+/// Strings end in a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_codec_create(
     spec: *const c_char,
     dim: usize,
-    stream: *const octaplex_stream,
+    head: *const octaplex_head_id,
     backend: *const c_char,
     error: *mut octaplex_error,
 ) -> *mut octaplex_codec {
     const NULL: Failure =
-        Failure::Here(octaplex_status::Pointer, "the spec is null: \"turboquant:bits=4\", for example");
+        Failure::Here(octaplex_status::Pointer, "the spec is null: pass one, such as \"turboquant:bits=4\"");
+    const ROLE: Failure = Failure::Here(
+        octaplex_status::Unsupported,
+        "the head's role is neither 0 (keys) nor 1 (values): set one of them",
+    );
     let create = || {
         // SAFETY: the caller's promises.
         let (spec, backend) = unsafe { (given::text(spec)?.ok_or(NULL)?, given::backend(backend)?) };
-        let mut of = Stream::default();
-        if !stream.is_null() {
+        let mut of = HeadId::default();
+        if !head.is_null() {
             // SAFETY: the caller's promises.
-            let given = unsafe { given::values(stream, 1) }?[0];
-            let role = if given.role == 0 { Role::Keys } else { Role::Values };
-            of = Stream { layer: given.layer, head: given.head, role };
+            let given = unsafe { given::values(head, 1) }?[0];
+            let role = match given.role {
+                0 => Role::Keys,
+                1 => Role::Values,
+                _ => return Err(ROLE),
+            };
+            of = HeadId { layer: given.layer, head: given.head, role };
         }
         let spec: CodecSpec = spec.parse()?;
         let codec = spec.build_dyn(dim, backend, of)?;
@@ -66,7 +77,7 @@ pub unsafe extern "C" fn octaplex_codec_create(
     unsafe { give(error, std::ptr::null_mut(), create) }
 }
 
-/// Frees a codec; null is nothing to free.
+/// Frees a codec. Null does nothing.
 ///
 /// # Safety
 /// No other call uses it, now or later.
@@ -80,9 +91,9 @@ pub unsafe extern "C" fn octaplex_codec_free(
 }
 
 /// # Safety
-/// The handle is null, or came from this library.
+/// The handle is null or of this library.
 unsafe fn inside<'a>(codec: *const octaplex_codec) -> Result<&'a Inside> {
-    // SAFETY: the caller's promise; this is what `create` made.
+    // SAFETY: the caller's promise; `create` returned this type.
     unsafe { Held::get(codec.cast::<Held<Inside>>(), WORD) }
 }
 
@@ -97,15 +108,15 @@ unsafe fn codec_of<'a>(codec: *const octaplex_codec) -> Result<&'a dyn Codec> {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_codec_sizes {
-    /// `sizeof(octaplex_codec_sizes)`, given: the struct may grow.
+    /// Set it to `sizeof(octaplex_codec_sizes)` before the call. The struct may grow.
     pub size: usize,
-    /// Values of a vector.
+    /// Values in a vector.
     pub dim: usize,
-    /// Bytes of a block.
+    /// Bytes in a block.
     pub block_bytes: usize,
-    /// Words of a prepared query.
+    /// Words in a prepared query.
     pub query_words: usize,
-    /// Everything stored counted, but for lists of exact values (`med`).
+    /// All stored bits divided by the number of values. Lists of exact values (`med`) are not counted.
     pub bits_per_value: f64,
 }
 
@@ -138,30 +149,34 @@ pub unsafe extern "C" fn octaplex_codec_get_sizes(
     unsafe { run(error, fill) }
 }
 
-/// The most bytes that a page of `rows` vectors takes, for most codecs the bytes that it always takes; 0 where it fails.
+/// Returns the largest size of a page of `rows` vectors in bytes, or 0 on failure. With most codecs every page has this
+/// size.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_codec_page_bytes_max(
     codec: *const octaplex_codec,
     rows: usize,
     error: *mut octaplex_error,
 ) -> usize {
-    const OVERFLOW: Failure = Failure::Here(octaplex_status::Length, "a page of so many rows overflows");
+    const OVERFLOW: Failure = Failure::Here(
+        octaplex_status::Length,
+        "the size of a page of this many rows overflows: pass fewer rows",
+    );
     // SAFETY: the caller's promises.
     unsafe { give(error, 0, || page_bytes(codec_of(codec)?, rows).ok_or(OVERFLOW)) }
 }
 
-/// Nothing where the rows are too many for memory.
+/// Returns `None` if no memory could hold the rows.
 fn page_bytes(codec: &dyn Codec, rows: usize) -> Option<usize> {
     let one = codec.page_bytes_max(1).max(4 * codec.dim());
     rows.checked_mul(one).filter(|bytes| *bytes <= isize::MAX as usize / 2)?;
     Some(codec.page_bytes_max(rows))
 }
 
-/// Encodes vectors, `rows_length` values, into the front of a page, all or none. The page has room for
-/// `octaplex_codec_page_bytes_max` of them or more; `used` (or null) becomes the bytes that they took.
+/// Encodes vectors of `rows_length` values together into the front of a page: all of them, or none after an error. The
+/// page needs at least `octaplex_codec_page_bytes_max` bytes. `used`, if not null, receives the bytes written.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -182,8 +197,7 @@ pub unsafe extern "C" fn octaplex_codec_encode(
             let (rows, page) = (given::values(rows, rows_length)?, given::values_mut(page, page_length)?);
             let needed = codec.page_bytes_max(rows.len() / codec.dim());
             if page.len() < needed {
-                let why =
-                    "the page is too short for the rows, octaplex_codec_page_bytes_max says how long: bytes";
+                let why = "the page is too short, see octaplex_codec_page_bytes_max: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, needed));
             }
             let bytes = codec.encode_page(rows, &mut page[..needed])?;
@@ -194,7 +208,7 @@ pub unsafe extern "C" fn octaplex_codec_encode(
     unsafe { run(error, encode) }
 }
 
-/// Decodes a page, its bytes and no more, into `rows_length` values. Any bytes are allowed.
+/// Decodes a page into `rows_length` values. `page_length` must be the page's exact length. Untrusted bytes are safe.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -218,7 +232,7 @@ pub unsafe extern "C" fn octaplex_codec_decode(
     unsafe { run(error, decode) }
 }
 
-/// Prepares one query, `dim` values, for all pages: `query_words` words, which belong to this codec.
+/// Prepares one query of `dim` values for all pages. It writes `query_words` words, which only this codec can use.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -243,11 +257,13 @@ pub unsafe extern "C" fn octaplex_codec_prepare_query(
     unsafe { run(error, prepare) }
 }
 
-/// Prepared queries that one pass takes.
+/// Prepared queries in one pass.
 const BATCH: usize = 8;
 
-/// Scores q·k of every prepared query, one behind the other in `words`, with every row of a page, its bytes and no more:
-/// `[query][row]`. Where it fails, scores may hold anything.
+/// Computes scores q·k of prepared queries with all rows of a page.
+///
+/// `words` holds the queries one after the other, and scores are `[query][row]`. `page_length` must be the page's exact
+/// length. After an error the scores are unspecified.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -271,11 +287,12 @@ pub unsafe extern "C" fn octaplex_codec_score(
             let len = codec.query_len();
             let count = words.len() / len;
             if count * len != words.len() {
-                let why = "prepared queries come out uneven: each has query_words words,";
+                let why = "words has the wrong length: pass query_words words for each query, a multiple of";
                 return Err(Failure::Expected(octaplex_status::Length, why, len));
             }
             if count == 0 && !scores.is_empty() || !scores.len().is_multiple_of(count.max(1)) {
-                let why = "scores are [queries][rows]: their number must be a multiple of the queries,";
+                let why =
+                    "scores has the wrong length: pass [queries][rows], a multiple of the number of queries,";
                 return Err(Failure::Expected(octaplex_status::Length, why, count));
             }
             let rows = scores.len() / count.max(1);
@@ -294,8 +311,10 @@ pub unsafe extern "C" fn octaplex_codec_score(
     unsafe { run(error, score) }
 }
 
-/// Adds Σ weight·v over a page's rows to sums, `[output][dim]` in the codec's own basis; weights are `[output][row]`. Sums
-/// begin as zeros, and `octaplex_codec_finish` comes once behind the last page.
+/// Adds Σ weight·v over a page's rows to sums. Weights are `[output][row]`, sums `[output][dim]`.
+///
+/// Set sums to zero before the first page. Call `octaplex_codec_finish` once after the last page: until then sums are
+/// in the codec's own basis.
 ///
 /// # Safety
 /// The buffers have their lengths, and do not overlap.
@@ -322,7 +341,7 @@ pub unsafe extern "C" fn octaplex_codec_accumulate(
     unsafe { run(error, accumulate) }
 }
 
-/// Brings sums back to the vectors' basis.
+/// Transforms sums back to the basis of the vectors.
 ///
 /// # Safety
 /// The buffer has its length.
@@ -338,7 +357,7 @@ pub unsafe extern "C" fn octaplex_codec_finish(
         unsafe {
             let (codec, sums) = (codec_of(codec)?, given::values_mut(sums, sums_length)?);
             if !sums.len().is_multiple_of(codec.dim()) {
-                let why = "sums are [outputs][dim]: their number must be a multiple of";
+                let why = "sums has the wrong length: pass [outputs][dim], a multiple of";
                 return Err(Failure::Expected(octaplex_status::Length, why, codec.dim()));
             }
             codec.finish(sums);

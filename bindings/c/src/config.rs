@@ -1,5 +1,5 @@
-//! The structs of a cache: its configuration, rows to append, how to attend, what it holds. Those that may grow begin with
-//! their size.
+//! The structs of a cache: its configuration, rows to append, options of attention, statistics. Structs that may grow
+//! begin with their size.
 
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
 use crate::given;
@@ -9,68 +9,73 @@ use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
 use std::mem::offset_of;
 
-/// Nothing is subtracted from keys.
+/// Subtracts nothing from keys.
 pub const OCTAPLEX_CENTER_OFF: u32 = 0;
-/// One centre a head, the mean of the first keys.
+/// Subtracts one centre for each head: the mean of its first keys.
 pub const OCTAPLEX_CENTER_PREFIX: u32 = 1;
-/// Each page's own mean: the default.
+/// Subtracts each page's own mean. This is the default.
 pub const OCTAPLEX_CENTER_PAGE: u32 = 2;
 
-/// The cache of a model, every layer alike. `octaplex_config_init` fills in the defaults; what is to be otherwise is then
-/// assigned. Texts are read while a call lasts.
+/// Configures the cache of a model whose layers are all alike. Call `octaplex_config_init` for the defaults, then set
+/// fields. Strings are read during the call only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_config {
-    /// `sizeof(octaplex_config)`: the struct may grow.
+    /// Set it to `sizeof(octaplex_config)`. The struct may grow.
     pub size: usize,
-    /// Attention layers.
+    /// Number of attention layers.
     pub layers: usize,
-    /// Key/value heads of a layer.
+    /// Key/value heads in each layer.
     pub kv_heads: usize,
     /// Width of a key: 32, 64, 80, 96, 112, 128, 160, 192, 256, 512 or 576.
     pub key_dim: usize,
-    /// Width of a value, likewise.
+    /// Width of a value: one of the same numbers.
     pub value_dim: usize,
-    /// Tokens that a layer holds at most.
+    /// The largest number of tokens that a layer holds.
     pub capacity: usize,
-    /// Spec of the keys' codec, `"trellis:m=4"`; null: `"graded"`, or `"trellis"` at the widths 32, 80, 96, 112 and 576.
+    /// Spec of the keys' codec, such as `"trellis:m=4"`. Null: `"graded"`, or `"trellis"` at widths 32, 80, 96, 112 and
+    /// 576.
     pub keys: *const c_char,
-    /// Spec of the values' codec; null: `"trellis"`.
+    /// Spec of the values' codec. Null: `"trellis"`.
     pub values: *const c_char,
-    /// Name of a backend; null: the fastest of this CPU. All give the same bits.
+    /// Name of a backend. Null: the fastest of this CPU. All backends are bit-exact.
     pub backend: *const c_char,
-    /// Number of the first layer, from 0: layers are rotated differently.
+    /// Number of the first layer. Each layer number has its own rotation.
     pub first_layer: u32,
-    /// What is subtracted from keys: `OCTAPLEX_CENTER_PAGE`, `…_PREFIX` or `…_OFF`.
+    /// Chooses what is subtracted from keys: `OCTAPLEX_CENTER_PAGE`, `…_PREFIX` or `…_OFF`.
     pub center: u32,
-    /// Whether keys are divided by a diagonal that makes the channels' errors count alike: 1 or 0.
+    /// 1: keys are divided by a per-channel scale, so that the errors of all channels count alike. 0: off.
     pub balance: u32,
-    /// The first and the last so many layers are kept in f16.
+    /// n: the first n and the last n layers stay in f16.
     pub boundary_layers: u32,
-    /// Tokens of a page: 64, 128 or 256.
+    /// Tokens in a page: 64, 128 or 256.
     pub page: usize,
-    /// The first tokens, kept exact for ever.
+    /// Number of first tokens that always stay exact.
     pub sink_tokens: usize,
-    /// At least so many of the newest tokens are kept exact, in f16.
+    /// At least this many of the newest tokens stay exact, in f16.
     pub recent_window: usize,
-    /// So many tokens can be taken back without a trace.
+    /// `octaplex_cache_truncate` restores the exact earlier state up to this many tokens back.
     pub max_rollback: usize,
-    /// Queries see so many tokens, their own included, and pages that none will see again are dropped; 0: all.
+    /// Positions that a query sees, its own included. Pages that no later query sees are dropped. 0: all.
     pub sliding_window: usize,
-    /// Query heads of a layer, a multiple of `kv_heads`; 0: not known, and then every call of `octaplex_cache_attend` says
+    /// Query heads of a layer, a multiple of `kv_heads`. 0: unknown; every `octaplex_cache_attend` must then set
     /// `queries`.
     pub query_heads: usize,
-    /// Instead of `keys` and `values`: the most accurate codecs whose pages take at most so many bits a value; 0: not asked for.
+    /// Chooses the most accurate codecs whose pages take at most this many bits a value. Set it instead of `keys` and
+    /// `values`. 0: off.
     pub bits: f64,
-    /// The text of a profile, from `octaplex calibrate`: it spends `bits` where the model needs them. Null: none.
+    /// Text of a profile from `octaplex calibrate`. It needs `bits`, and spends them where the model needs them. Null:
+    /// none.
     pub profile: *const c_char,
 }
 
-/// What the first version of the struct had: less is no `octaplex_config`.
+/// Size of the struct's first version. A smaller struct is not an `octaplex_config`.
 const CONFIG_LEAST: usize = offset_of!(octaplex_config, query_heads);
 
-/// Fills in the defaults: `graded` keys and `trellis` values (3.2 bits a value), pages of 64, four sinks, 64 recent tokens,
-/// rollbacks of 64, keys centred page by page and balanced. `size` is `sizeof(octaplex_config)`.
+/// Fills in the defaults. `size` is `sizeof(octaplex_config)`.
+///
+/// Keys and values take 3.2 bits a value: `graded` keys and `trellis` values. Pages have 64 tokens. Four sinks and 64
+/// recent tokens stay exact, and rollbacks of 64 tokens are exact. Keys are centred page by page and balanced.
 ///
 /// # Safety
 /// `config` has `size` bytes.
@@ -112,14 +117,14 @@ pub unsafe extern "C" fn octaplex_config_init(
     unsafe { run(error, || given::fill(config, size, CONFIG_LEAST, defaults)) }
 }
 
-/// The configuration of all layers, and what was given.
+/// Returns the configuration of all layers, and the caller's struct.
 ///
 /// # Safety
-/// `config` is null or the caller's, and its texts are texts.
+/// `config` is null or the caller's, and its strings end in a zero.
 pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig, octaplex_config)> {
     const NULL: Failure = Failure::Here(
         octaplex_status::Pointer,
-        "the configuration is null: octaplex_config_init fills one in",
+        "the configuration is null: fill one in with octaplex_config_init",
     );
     // SAFETY: the caller's promises.
     let config = unsafe { given::sized(config, CONFIG_LEAST) }?.ok_or(NULL)?;
@@ -128,7 +133,7 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     // SAFETY: the caller's promises.
     let [keys, values] = unsafe { [given::text(config.keys)?, given::text(config.values)?] };
     if config.bits != 0.0 && (keys.is_some() || values.is_some()) {
-        let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
+        let why = "bits chooses the codecs of keys and values: set bits, or keys and values, not both";
         return Err(Failure::Here(octaplex_status::Unsupported, why));
     }
     if config.bits == 0.0 && !config.profile.is_null() {
@@ -162,15 +167,15 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     Ok((if by_bits { cache.for_bits(config.bits)? } else { cache }, config))
 }
 
-/// The layers of a configuration, numbered from its first one.
+/// Returns the layers of a configuration, numbered from its first one.
 pub(crate) fn layers(cache: &CacheConfig, first: u32) -> impl Iterator<Item = LayerConfig> {
     cache.layers().map(move |layer| layer.layer(layer.layer.wrapping_add(first)))
 }
 
-/// The same with the codecs that a profile chooses; `None` where none is given.
+/// Returns the layers with the codecs that the profile chooses, or `None` without a profile.
 ///
 /// # Safety
-/// The configuration's texts are texts.
+/// The configuration's strings end in a zero.
 pub(crate) unsafe fn profiled(
     cache: &CacheConfig,
     given: &octaplex_config,
@@ -184,28 +189,28 @@ pub(crate) unsafe fn profiled(
 
 /// 32-bit floats.
 pub const OCTAPLEX_F32: u32 = 0;
-/// IEEE's 16-bit floats.
+/// 16-bit floats of IEEE 754.
 pub const OCTAPLEX_F16: u32 = 1;
 /// bfloat16.
 pub const OCTAPLEX_BF16: u32 = 2;
 
-/// Keys or values to append: value c of head h's token t is at h·head_stride + t·token_stride + c.
+/// Describes keys or values to append. Value c of token t of head h is at h·head_stride + t·token_stride + c.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_tensor {
     /// The first value, aligned for its type.
     pub data: *const c_void,
-    /// Values from there on that may be read.
+    /// Number of values from `data` on that may be read.
     pub length: usize,
     /// `OCTAPLEX_F32`, `OCTAPLEX_F16` or `OCTAPLEX_BF16`.
     pub dtype: u32,
-    /// Values from a head's first row to the next head's; 0: tokens · width, as in `[heads][tokens][width]`.
+    /// Values from a head's first row to the next head's first row. 0: tokens · width, as in `[heads][tokens][width]`.
     pub head_stride: usize,
-    /// Values from a row to the next token's; 0: width.
+    /// Values from a token's row to the next token's row. 0: width.
     pub token_stride: usize,
 }
 
-/// Rows of some type, packed: the caller's, or gathered.
+/// Packed rows: the caller's own, or a gathered copy.
 pub(crate) enum Rows<'a> {
     F32(Cow<'a, [f32]>),
     F16(Cow<'a, [f16]>),
@@ -221,7 +226,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Whether they are where the caller has them.
+    /// Returns whether these are the caller's own rows.
     pub(crate) fn are_packed(&self) -> bool {
         matches!(
             self,
@@ -230,10 +235,10 @@ impl Rows<'_> {
     }
 }
 
-/// The rows of a tensor of this shape.
+/// Returns the rows of a tensor of this shape.
 ///
 /// # Safety
-/// The tensor's data are there, and nothing changes them meanwhile.
+/// The tensor's data are readable, and nothing changes them meanwhile.
 pub(crate) unsafe fn rows<'a>(
     tensor: *const octaplex_tensor,
     shape: (usize, usize, usize),
@@ -246,7 +251,7 @@ pub(crate) unsafe fn rows<'a>(
             OCTAPLEX_F16 => Rows::F16(pack(&tensor, tensor.data.cast(), shape)?),
             OCTAPLEX_BF16 => Rows::Bf16(pack(&tensor, tensor.data.cast(), shape)?),
             _ => {
-                let why = "a tensor's type is OCTAPLEX_F32, OCTAPLEX_F16 or OCTAPLEX_BF16";
+                let why = "a tensor has an unknown dtype: set OCTAPLEX_F32, OCTAPLEX_F16 or OCTAPLEX_BF16";
                 return Err(Failure::Here(octaplex_status::Unsupported, why));
             }
         })
@@ -260,10 +265,8 @@ unsafe fn pack<'a, T: Copy>(
     data: *const T,
     (heads, tokens, width): (usize, usize, usize),
 ) -> Result<Cow<'a, [T]>> {
-    const OVERFLOW: Failure = Failure::Here(
-        octaplex_status::Length,
-        "tokens and strides of a tensor that overflow: no memory has them",
-    );
+    const OVERFLOW: Failure =
+        Failure::Here(octaplex_status::Length, "the tokens and strides of a tensor overflow: check both");
     // SAFETY: the caller's promise.
     let given = unsafe { given::values(data, tensor.length) }?;
     let of_head = tokens.checked_mul(width).ok_or(OVERFLOW)?;
@@ -293,47 +296,45 @@ unsafe fn pack<'a, T: Copy>(
     Ok(Cow::Owned(packed))
 }
 
-/// How to attend. Zeros everywhere but in `size` are the defaults, and null stands for all of them.
+/// Options of attention. A zero in any field except `size` is its default. A null pointer means all defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_attend {
-    /// `sizeof(octaplex_attend)`: the struct may grow.
+    /// Set it to `sizeof(octaplex_attend)`. The struct may grow.
     pub size: usize,
-    /// Queries of the block, for each query head; 0: as many as there are, which takes a configuration
-    /// with `query_heads`.
+    /// Queries of each query head. 0: computed from the length, if the configuration sets `query_heads`.
     pub queries: usize,
-    /// logit = scale · q·k; 0: 1/√(key width).
+    /// Factor of the logits: logit = scale · q·k. 0: 1/√(key width).
     pub scale: f32,
-    /// logit = cap · tanh(logit/cap), before the bias; 0: none.
+    /// Soft cap, applied before the bias: logit = cap · tanh(logit/cap). 0: none.
     pub soft_cap: f32,
-    /// A query sees so many positions, its own included; 0: the layer's sliding window, or all.
+    /// Positions that a query sees, its own included. 0: the layer's sliding window, or all.
     pub window: usize,
-    /// Whether the sinks are seen from beyond the window as well: 1 or 0.
+    /// 1: queries also see the sinks outside the window. 0: they do not.
     pub keep_sinks: u32,
-    /// Whether `position` says where the block begins: 1, or 0 for a block at the end, whose last query has the position of
-    /// the newest token.
+    /// 1: `position` is the position of the first query. 0: the last query has the position of the newest token.
     pub has_position: u32,
-    /// Position of the first query of the block.
+    /// Position of the first query. Later queries have the next positions.
     pub position: usize,
-    /// A learned logit of each query head that takes weight and gives nothing; or null.
+    /// A learned logit for each query head, which takes weight and adds nothing to the output. Null: none.
     pub sink_logits: *const f32,
-    /// Their number: the query heads.
+    /// Length of `sink_logits`: the number of query heads.
     pub sink_logits_length: usize,
-    /// Added to the logits, `[positions]` or `[query heads][positions]`; -∞ hides a token; or null.
+    /// Values to add to the logits, `[positions]` or `[query heads][positions]`. -∞ hides a token. Null: none.
     pub bias: *const f32,
-    /// Its length.
+    /// Length of `bias`.
     pub bias_length: usize,
-    /// The key/value head whose query heads come first: with `heads`, threads share the heads of one token, each in a call
-    /// of its own. `sink_logits` and `bias` are those of all query heads all the same.
+    /// The key/value head whose query heads are first in the input. With `heads`, several threads can share the heads
+    /// of one token, each in its own call. `sink_logits` and `bias` still cover all query heads.
     pub first_head: usize,
-    /// Key/value heads whose queries are given; 0: all from the first on.
+    /// Number of key/value heads whose queries are passed. 0: all from `first_head` on.
     pub heads: usize,
 }
 
-/// The options.
+/// Returns the options of attention.
 ///
 /// # Safety
-/// `options` is null or the caller's, and its arrays are there.
+/// `options` is null or the caller's, and its arrays are readable.
 pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Attend<'a>> {
     let mut attend = Attend::default();
     // SAFETY: the caller's promises.
@@ -354,40 +355,41 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
     Ok(attend)
 }
 
-/// What a cache or a layer holds.
+/// Counts what a cache or a layer holds. For a whole cache, `tokens`, `paged_tokens`, `exact_tokens`, `next_position`,
+/// `evicted_tokens` and `decoded_tokens` are those of the layer with the most.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_stats {
-    /// `sizeof(octaplex_stats)`, given: the struct may grow.
+    /// Set it to `sizeof(octaplex_stats)` before the call. The struct may grow.
     pub size: usize,
-    /// Tokens that attention can see; of a whole cache, those of the layer that has most. So are the other counts of tokens.
+    /// Tokens that attention can see.
     pub tokens: usize,
-    /// Of these, in pages.
+    /// Visible tokens in pages.
     pub paged_tokens: usize,
-    /// Tokens with an exact row.
+    /// Tokens with an exact row: sinks, window, and tokens of closed pages that a rollback may open again.
     pub exact_tokens: usize,
-    /// The position of the next token; of a whole cache, the furthest layer's.
+    /// Position of the next token.
     pub next_position: usize,
-    /// Tokens dropped by eviction, or behind a sliding window.
+    /// Tokens dropped by eviction or by a sliding window.
     pub evicted_tokens: usize,
     /// Tokens that a truncation decoded back into the window.
     pub decoded_tokens: usize,
     /// Bytes in use: exact rows, pages with centres and headers, balance.
     pub bytes: usize,
-    /// Of these, those in pages that another fork holds as well.
+    /// Bytes of pages that another fork also holds.
     pub shared_bytes: usize,
-    /// Values that these bytes stand for.
+    /// Number of values that these bytes encode.
     pub values: usize,
-    /// Tokens that there is room for in each layer.
+    /// The largest number of tokens that a layer holds.
     pub capacity: usize,
-    /// Of the bytes, those in pages: what a long context tends to.
+    /// Bytes of pages. They dominate in a long context.
     pub paged_bytes: usize,
-    /// Heads whose keys are balanced: those whose channels differ by more than chance, once that is decided.
+    /// Heads whose keys are balanced: their channels differ by more than chance. 0 until the balance is decided.
     pub balanced_heads: usize,
 }
 
 /// # Safety
-/// `place` is null or begins with its size, and has so many bytes.
+/// `place` is null, or begins with its size and has that many bytes.
 pub(crate) unsafe fn put_stats(place: *mut octaplex_stats, stats: &Stats, capacity: usize) -> Result<()> {
     let all = octaplex_stats {
         size: 0,

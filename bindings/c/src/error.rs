@@ -1,71 +1,71 @@
-//! What goes wrong, as a code and a sentence, and the one door through which every call goes: no panic passes it.
+//! Errors as a status and a sentence, and the wrapper of every call. It lets no panic pass.
 
 use octaplex::Error;
 use std::ffi::c_char;
 use std::fmt::{Display, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What went wrong, in kind; an `octaplex_error` says it in words. New kinds may come: treat those unknown as errors.
+/// The kind of an error; the message of `octaplex_error` has the details. Treat unknown kinds as errors: later versions
+/// may add some.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum octaplex_status {
-    /// Nothing did.
+    /// Success.
     Ok = 0,
-    /// A null pointer where there must be data, or one that is not aligned for its type.
+    /// A pointer is null but needs data, or is not aligned for its type.
     Pointer = 1,
-    /// A buffer of the wrong length, rows that do not come out even, or a size that overflows or that the machine has no
-    /// memory for.
+    /// A buffer has the wrong length, does not hold whole rows, or a size overflows or exceeds the machine's memory.
     Length = 2,
-    /// A handle that was freed, or is none of this kind.
+    /// A handle was freed, or is of another kind.
     Handle = 3,
-    /// A struct whose `size` is not one that this library knows.
+    /// This library does not know the `size` of a struct.
     Struct = 4,
-    /// A NaN or an infinity, or a number that is too large.
+    /// A number is NaN, infinite or too large.
     Value = 5,
-    /// A spec, name or backend that does not exist; a text that is not UTF-8.
+    /// A spec, name or backend does not exist, a profile cannot be parsed, or a string is not UTF-8.
     Text = 6,
-    /// A configuration, width or option that the library does not offer.
+    /// The library does not support a configuration, width or option.
     Unsupported = 7,
-    /// The cache has no room for the tokens.
+    /// The tokens exceed the cache's capacity.
     Full = 8,
-    /// The cache has no tokens to attend to.
+    /// The cache has no tokens.
     Empty = 9,
-    /// Tokens that would be seen were dropped behind a sliding window.
+    /// The sliding window has already dropped tokens that would be visible again.
     Dropped = 10,
-    /// A layer, head or token that is not there.
+    /// The number of a layer, head or token is out of range.
     Missing = 11,
-    /// Blocks or a snapshot that are damaged, truncated or of another kind.
+    /// Blocks or a snapshot are damaged, truncated or of another kind.
     Corrupt = 12,
-    /// A checksum is another than the table's: this build or machine computes something else.
+    /// A checksum differs from the published table: this build or machine computes other results.
     Differs = 13,
-    /// A fault in the library: please report it. The handle that the call changed should be freed.
+    /// The library has a bug: please report it. Free the handle that the call changed.
     Internal = 14,
 }
 
-/// Bytes of a message, the closing zero included.
+/// Bytes in a message, including its terminating zero.
 pub const OCTAPLEX_MESSAGE_BYTES: usize = 508;
 
-/// The last argument of every call that can fail: the caller's own, on its stack; nothing in it is ever freed, and it
-/// holds whatever happens to handles. Calls may be given null instead. A call that went well sets `status` to 0 and the
-/// message to an empty one.
+/// Receives the error of a call, as its last argument. It belongs to the caller, for example on the stack. It stays
+/// valid after handles are freed, and nothing in it needs freeing. Pass null to ignore it. Success sets `status` to 0
+/// and the message to an empty string.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_error {
-    /// What went wrong, in kind.
+    /// The kind of the error.
     pub status: octaplex_status,
-    /// What was wrong and what to do, in UTF-8, with a closing zero; cut where it is too long.
+    /// Says what was wrong and what to do, in UTF-8 with a terminating zero. Long messages are cut.
     pub message: [c_char; OCTAPLEX_MESSAGE_BYTES],
 }
 
-/// An error on its way out.
+/// An error before it becomes an `octaplex_error`.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Library(Error),
-    /// Of this interface.
+    /// An error of this interface.
     Here(octaplex_status, &'static str),
-    /// The same with a number: what was expected.
+    /// An error of this interface, with the number that was expected.
     Expected(octaplex_status, &'static str, usize),
-    /// About a codec of this name.
+    /// The checksum of the codec with this name differs.
     Differs(&'static str),
 }
 
@@ -117,13 +117,13 @@ impl Display for Failure {
             Self::Expected(_, why, number) => write!(f, "{why} {number}"),
             Self::Differs(codec) => write!(
                 f,
-                "{codec}: the checksum is another than the table's; this build or machine computes something else"
+                "{codec}: the checksum differs from the published table; this build or machine computes other results"
             ),
         }
     }
 }
 
-/// A message as it is written, cut between two characters.
+/// A message that is being written. A cut lies between two characters.
 struct Message<'a> {
     bytes: &'a mut [c_char],
     len: usize,
@@ -137,26 +137,26 @@ impl Write for Message<'_> {
             *to = byte as c_char;
         }
         self.len += fits;
-        // What follows a cut is no part of the sentence.
+        // After a cut nothing more may follow, or the sentence would have a gap.
         if fits < text.len() { Err(std::fmt::Error) } else { Ok(()) }
     }
 }
 
-/// Writes what happened to the caller's error, which may hold anything before.
+/// Writes the result to the caller's error, which may be uninitialised.
 ///
 /// # Safety
 /// `error` is null or the caller's.
 unsafe fn report(error: *mut octaplex_error, failure: Option<&Failure>) -> octaplex_status {
     let status = failure.map_or(octaplex_status::Ok, Failure::status);
     if !error.is_null() && error.is_aligned() {
-        // SAFETY: the caller's promise. Bytes may be anything, and are `c_char`; the status is written before it is read.
+        // SAFETY: the caller's promise. Any byte is a valid `c_char`, and the status is written before it is read.
         unsafe {
             (&raw mut (*error).status).write(status);
             let bytes = &mut (*error).message;
             bytes[0] = 0;
             if let Some(failure) = failure {
                 let mut message = Message { bytes, len: 0 };
-                // Cut is not lost; nor is what a fault in the sentence itself leaves of it.
+                // A cut or a panic leaves the first part of the sentence, which is still of use.
                 let _ = catch_unwind(AssertUnwindSafe(|| write!(message, "{failure}")));
                 message.bytes[message.len] = 0;
             }
@@ -165,7 +165,7 @@ unsafe fn report(error: *mut octaplex_error, failure: Option<&Failure>) -> octap
     status
 }
 
-/// Runs a call's body, reports what went wrong, and says it.
+/// Runs a call's body, reports its error, and returns its status and result.
 ///
 /// # Safety
 /// `error` is null or the caller's.
@@ -175,9 +175,9 @@ unsafe fn pass<T>(
 ) -> (octaplex_status, Option<T>) {
     const FAULT: Failure = Failure::Here(
         octaplex_status::Internal,
-        "a fault in octaplex: please report it, with what was called",
+        "octaplex has a bug: please report it, with the call and its arguments",
     );
-    // The caller may round otherwise or flush denormals: bits are those of every machine all the same.
+    // The caller may round differently or flush denormals. Results stay bit-exact in the default environment.
     let body = || octaplex::with_default_floats(body);
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(FAULT));
     // SAFETY: the caller's promise.
@@ -185,7 +185,7 @@ unsafe fn pass<T>(
     (status, result.ok())
 }
 
-/// A call that gives something: `otherwise` where it fails.
+/// Runs a call that returns a value. Returns `otherwise` on failure.
 ///
 /// # Safety
 /// `error` is null or the caller's.
@@ -198,7 +198,7 @@ pub(crate) unsafe fn give<T>(
     unsafe { pass(error, body) }.1.unwrap_or(otherwise)
 }
 
-/// A call that does something.
+/// Runs a call that returns its status.
 ///
 /// # Safety
 /// `error` is null or the caller's.

@@ -1,4 +1,4 @@
-//! What callers give: pointers with lengths, texts, handles, structs that carry their size. Everything is checked that can be.
+//! Checks the caller's arguments: pointers with lengths, strings, handles, and structs that carry their size.
 
 use crate::error::{Failure, Result, octaplex_status};
 use octaplex::Backend;
@@ -7,14 +7,14 @@ use std::slice;
 
 const NULL: Failure = Failure::Here(
     octaplex_status::Pointer,
-    "a null pointer: only where the length is 0, or the header says so",
+    "a pointer is null: null is allowed if the length is 0, or where the header says so",
 );
 const UNALIGNED: Failure = Failure::Here(
     octaplex_status::Pointer,
-    "a pointer that is not aligned for its type: allocate the buffer as such",
+    "a pointer is not aligned for its type: allocate the buffer with that type",
 );
 const TOO_LONG: Failure =
-    Failure::Here(octaplex_status::Length, "a length that no memory has: it overflowed");
+    Failure::Here(octaplex_status::Length, "a length overflows: no buffer can be that long");
 
 fn check<T>(data: *const T, len: usize) -> Result<()> {
     if data.is_null() {
@@ -29,7 +29,7 @@ fn check<T>(data: *const T, len: usize) -> Result<()> {
     }
 }
 
-/// Values that the caller gives to read.
+/// Returns the caller's values for reading.
 ///
 /// # Safety
 /// `data` has `len` values that nothing changes meanwhile, unless it is null.
@@ -42,7 +42,7 @@ pub(crate) unsafe fn values<'a, T>(data: *const T, len: usize) -> Result<&'a [T]
     Ok(unsafe { slice::from_raw_parts(data, len) })
 }
 
-/// Values that the caller gives to write.
+/// Returns the caller's values for writing.
 ///
 /// # Safety
 /// `data` has `len` initialised values that nothing else reads or changes meanwhile, unless it is null.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn values_mut<'a, T>(data: *mut T, len: usize) -> Result<&'a m
     Ok(unsafe { slice::from_raw_parts_mut(data, len) })
 }
 
-/// Where a result goes; null for nowhere.
+/// Writes a result to the caller's place. Null ignores it.
 ///
 /// # Safety
 /// `place` is null or the caller's.
@@ -69,7 +69,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// A text; `None` for null.
+/// Returns the caller's string, or `None` for null.
 ///
 /// # Safety
 /// `text` is null or ends in a zero, and nothing changes it meanwhile.
@@ -79,17 +79,17 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
     }
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) }.to_str();
-    text.map(Some).map_err(|_| Failure::Here(octaplex_status::Text, "a text that is not UTF-8"))
+    text.map(Some).map_err(|_| Failure::Here(octaplex_status::Text, "a string is not UTF-8: pass UTF-8"))
 }
 
-/// A backend's name; the fastest for null.
+/// Returns the backend with this name, or the fastest for null.
 ///
 /// # Safety
 /// As for [`text`].
 pub(crate) unsafe fn backend(name: *const c_char) -> Result<Backend> {
     const UNKNOWN: Failure = Failure::Here(
         octaplex_status::Text,
-        "this CPU or build has no backend of that name: octaplex_backend_name lists them, null takes the fastest",
+        "this CPU or build has no backend of that name: pass one that octaplex_backend_name lists, or null for the fastest",
     );
     // SAFETY: the caller's promise.
     match unsafe { text(name) }? {
@@ -98,11 +98,11 @@ pub(crate) unsafe fn backend(name: *const c_char) -> Result<Backend> {
     }
 }
 
-/// A struct that carries its size as its first field, so that it can grow: fields that the caller's header lacks are zeros,
-/// which mean the default; those that this library does not know must be zeros.
+/// Reads a struct whose first field is its size, so that it can grow. Fields that the caller's header lacks become
+/// zeros, which mean the default. Fields that this library does not know must be zeros.
 ///
 /// # Safety
-/// `given` is null or begins with a `size_t`, of so many bytes that the caller owns; zeros are a valid `T`.
+/// `given` is null or begins with a `size_t`, and the caller owns that many bytes. Zeros are a valid `T`.
 pub(crate) unsafe fn sized<T: Copy>(given: *const T, least: usize) -> Result<Option<T>> {
     if given.is_null() {
         return Ok(None);
@@ -113,7 +113,7 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, least: usize) -> Result<Opt
     if size < least || size > 4096 {
         return Err(Failure::Expected(
             octaplex_status::Struct,
-            "the struct's first field is its size, sizeof of its type: this library's has",
+            "the struct's size is wrong: set its first field to sizeof its type. In this library that is",
             size_of::<T>(),
         ));
     }
@@ -122,27 +122,27 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, least: usize) -> Result<Opt
     if bytes.iter().skip(size_of::<T>()).any(|byte| *byte != 0) {
         return Err(Failure::Here(
             octaplex_status::Struct,
-            "the struct has fields that this library does not know: it is older than the header of the program",
+            "the struct sets fields that this library does not know: the library is older than the program's header",
         ));
     }
     let mut known = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: both have so many bytes, and do not overlap; zeros and what the caller filled in are a `T`.
+    // SAFETY: both have this many bytes and do not overlap. Zeros and the caller's fields are a valid `T`.
     unsafe {
         known.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), size.min(size_of::<T>()));
         Ok(Some(known.assume_init()))
     }
 }
 
-/// Fills in as much of a struct as the caller's header knows, `size` bytes, which it keeps as its size.
+/// Fills in the `size` bytes of a struct that the caller's header knows. The struct's first field stays `size`.
 ///
 /// # Safety
-/// `place` is null or has `size` bytes of the caller's; `T` begins with its size and has no padding that matters.
+/// `place` is null or has `size` bytes. `T` begins with its size and has no padding that matters.
 pub(crate) unsafe fn fill<T: Copy>(place: *mut T, size: usize, least: usize, value: T) -> Result<()> {
     check(place, 1)?;
     if size < least || size > 4096 {
         return Err(Failure::Expected(
             octaplex_status::Struct,
-            "the size given must be sizeof of the struct's type: this library's has",
+            "the size is wrong: pass sizeof the struct's type. In this library that is",
             size_of::<T>(),
         ));
     }
@@ -156,9 +156,9 @@ pub(crate) unsafe fn fill<T: Copy>(place: *mut T, size: usize, least: usize, val
     Ok(())
 }
 
-/// Something behind a handle. Its first word says what it is, and whether it is still there.
+/// The value behind a handle. Its first word says which kind it is, and whether it was freed.
 ///
-/// Builds with debug assertions never give a freed handle's few words back, so that its use is an error and not a riddle.
+/// Builds with debug assertions never release a freed handle's few words, so that its use is always an error.
 #[derive(Debug)]
 pub(crate) struct Held<T> {
     word: u64,
@@ -172,10 +172,10 @@ impl<T> Held<T> {
         Self { word, inside: Some(inside) }
     }
 
-    /// What is behind a handle.
+    /// Checks that a handle is of this kind and not freed.
     ///
     /// # Safety
-    /// `handle` is null, or came from this library and was not freed (in a build with debug assertions: freed or not).
+    /// `handle` is null, or of this library and not freed. With debug assertions it may be freed.
     pub(crate) unsafe fn check<'a>(handle: *const Self, word: u64) -> Result<&'a Self> {
         check(handle, 1)?;
         // SAFETY: the caller's promise.
@@ -183,13 +183,13 @@ impl<T> Held<T> {
         if held.word == FREED {
             return Err(Failure::Here(
                 octaplex_status::Handle,
-                "the handle was freed before: create another one",
+                "the handle was freed already: create a new one",
             ));
         }
         if held.word != word {
             return Err(Failure::Here(
                 octaplex_status::Handle,
-                "the handle is none of this kind: give what its own create function returned",
+                "the handle is of another kind: pass what the create function of this kind returned",
             ));
         }
         Ok(held)
@@ -212,7 +212,7 @@ impl<T> Held<T> {
         }
     }
 
-    /// Drops what is inside.
+    /// Drops the value.
     ///
     /// # Safety
     /// As for [`get_mut`](Self::get_mut).
@@ -226,10 +226,10 @@ impl<T> Held<T> {
         Ok(())
     }
 
-    /// Drops what is inside, and gives the memory back; null is nothing to free.
+    /// Drops the value and releases its memory. Null does nothing.
     ///
     /// # Safety
-    /// As for [`get_mut`](Self::get_mut); the handle is a `Box`'s.
+    /// As for [`get_mut`](Self::get_mut). The handle is from a `Box`.
     pub(crate) unsafe fn free(handle: *mut Self, word: u64) -> Result<()> {
         if handle.is_null() {
             return Ok(());

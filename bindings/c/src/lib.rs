@@ -1,7 +1,8 @@
-//! The C interface of octaplex: `octaplex.h`, which cbindgen writes from this crate. The conventions are those of usearch's:
-//! opaque handles, no global state, and a last argument for the error that nobody frees. README.md shows how to build
-//! against it.
-#![allow(non_camel_case_types)] // they are C's
+//! The C interface of octaplex. cbindgen writes `octaplex.h` from this crate.
+//!
+//! The conventions follow usearch: opaque handles, no global state, and a last argument for the error, which nobody
+//! frees. README.md shows how to build against it.
+#![allow(non_camel_case_types)] // names follow C
 
 mod cache;
 mod codec;
@@ -20,7 +21,7 @@ use error::{Failure, run};
 use octaplex::{Backend, CodecSpec, verify};
 use std::ffi::{CStr, c_char};
 
-/// The library's version, `"0.1.0"`: a text that is never freed.
+/// Returns the library's version, such as `"0.1.0"`. Do not free it.
 #[unsafe(no_mangle)]
 pub extern "C" fn octaplex_version() -> *const c_char {
     const VERSION: &CStr =
@@ -31,7 +32,7 @@ pub extern "C" fn octaplex_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// The names of all backends as texts of C.
+/// The names of all backends as C strings.
 const NAMES: [&CStr; 9] =
     [c"amx", c"avx512", c"avx-vnni", c"avx2", c"neon-dotprod", c"neon", c"simd128", c"portable", c"scalar"];
 
@@ -40,25 +41,28 @@ fn name(backend: Option<Backend>) -> *const c_char {
     backend.and_then(found).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// The instructions that calls without a backend's name run on, the fastest of this CPU: a text that is never freed. Where a CPU has
-/// AMX, Linux is asked once a process to permit its tiles.
+/// Returns the name of the fastest backend of this CPU, which calls without a backend's name use. Do not free it. On a
+/// CPU with AMX, the first call asks Linux for permission to use its tiles.
 #[unsafe(no_mangle)]
 pub extern "C" fn octaplex_hardware_acceleration() -> *const c_char {
     name(Some(Backend::detect()))
 }
 
-/// The backends of this CPU and build by number, the fastest first; null behind the last one. Texts are never freed.
+/// Returns the name of backend `number` of this CPU and build, fastest first. Returns null after the last one. Do not
+/// free names.
 #[unsafe(no_mangle)]
 pub extern "C" fn octaplex_backend_name(number: usize) -> *const c_char {
     name(Backend::available().nth(number))
 }
 
-/// Computes the checksums of a codec (its name, without keys), or of all where `codec` is null, and compares them with the
-/// table that every machine must give. `checksum` (or null) becomes what was found, even where it is another
-/// (`OCTAPLEX_STATUS_DIFFERS`).
+/// Computes the checksum of a codec and compares it with the published table. Every machine must compute the same
+/// results.
+///
+/// `codec` is a name without parameters; null checks all codecs. `checksum`, if not null, receives the computed
+/// checksum, even if it differs (`OCTAPLEX_STATUS_DIFFERS`).
 ///
 /// # Safety
-/// Texts end in a zero.
+/// Strings end in a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_verify(
     codec: *const c_char,
@@ -79,7 +83,7 @@ pub unsafe extern "C" fn octaplex_verify(
             sums.push(found);
         }
         if sums.is_empty() {
-            let why = "no codec of that name: a name without keys, \"turboquant\", or null for all";
+            let why = "no codec has that name: pass a name without parameters, such as \"turboquant\", or null for all";
             return Err(Failure::Here(octaplex_status::Text, why));
         }
         // SAFETY: the caller's promise.

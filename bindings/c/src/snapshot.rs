@@ -1,4 +1,4 @@
-//! A cache as bytes, to keep and to move.
+//! Snapshots: saves a cache to bytes, and loads it.
 
 use crate::cache::{Inside, change, octaplex_cache, read};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
@@ -6,7 +6,7 @@ use crate::given;
 use octaplex::KvCache;
 use std::io::{self, Write};
 
-/// Bytes that are counted and written, as far as there is room.
+/// Counts bytes, and writes those that fit the buffer.
 struct Out<'a> {
     buffer: &'a mut [u8],
     len: usize,
@@ -38,15 +38,18 @@ fn save(inside: &Inside, buffer: &mut [u8]) -> Result<usize> {
         }
     };
     saved.map_err(|_| {
-        Failure::Here(octaplex_status::Internal, "a snapshot that was not written: please report it")
+        Failure::Here(
+            octaplex_status::Internal,
+            "octaplex has a bug: a snapshot was not written. Please report it",
+        )
     })?;
     Ok(out.len)
 }
 
-/// Bytes of a snapshot of the cache as it is; 0 where it fails.
+/// Returns the length of a snapshot of the cache in its current state, or 0 on failure.
 ///
 /// # Safety
-/// The handle came from this library.
+/// The handle is null or of this library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_cache_serialized_length(
     cache: *const octaplex_cache,
@@ -56,7 +59,8 @@ pub unsafe extern "C" fn octaplex_cache_serialized_length(
     unsafe { give(error, 0, || save(read(cache)?, &mut [])) }
 }
 
-/// Writes a snapshot into a buffer of `octaplex_cache_serialized_length` bytes or more; `used` (or null) becomes its length.
+/// Writes a snapshot into a buffer of at least `octaplex_cache_serialized_length` bytes. `used`, if not null, receives
+/// its length.
 ///
 /// # Safety
 /// The buffer has its length.
@@ -73,7 +77,7 @@ pub unsafe extern "C" fn octaplex_cache_save_buffer(
         unsafe {
             let needed = save(read(cache)?, given::values_mut(buffer, length)?)?;
             if needed > length {
-                let why = "the buffer is too short for the snapshot, octaplex_cache_serialized_length says how long: bytes";
+                let why = "the buffer is too short, see octaplex_cache_serialized_length: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, needed));
             }
             given::put(used, needed)
@@ -83,13 +87,11 @@ pub unsafe extern "C" fn octaplex_cache_save_buffer(
     unsafe { run(error, save) }
 }
 
-/// Makes the cache what a snapshot says, its bytes and no more, and checks all of it. On the heap the configuration is the
-/// snapshot's, except for `query_heads`, which stays; in memory that was brought it must be the cache's own but for its capacity. Where
-/// it fails, the cache is as it was.
+/// Replaces the cache's contents with a snapshot of exactly `length` bytes, after checking and copying all of it. After
+/// an error the cache is unchanged.
 ///
-/// There is no view of a buffer without a copy. Pages lie in it as they do in a cache, but a cache owns its pages: it drops
-/// them behind a window, and forks count who shares them. Its exact tokens are a ring, which a snapshot has in order. A view
-/// would save no pass over the bytes either: every page is checked before anything attends to it.
+/// A cache on the heap takes the snapshot's configuration and keeps its own `query_heads`. The configuration of a cache
+/// of `octaplex_cache_create_in` must equal the snapshot's, except for `capacity`.
 ///
 /// # Safety
 /// The buffer has its length.
@@ -100,6 +102,9 @@ pub unsafe extern "C" fn octaplex_cache_load_buffer(
     length: usize,
     error: *mut octaplex_error,
 ) -> octaplex_status {
+    // There is no view of a buffer without a copy. A cache owns its pages: it drops them, and forks share them. Its
+    // exact tokens are a ring, which a snapshot stores in order. A view would save no pass over the bytes: loading
+    // checks every page.
     let load = || {
         // SAFETY: the caller's promises.
         unsafe {
@@ -110,7 +115,7 @@ pub unsafe extern "C" fn octaplex_cache_load_buffer(
                     let known = cache.layers().first().and_then(|layer| layer.config().query_heads);
                     for index in 0..loaded.layers().len() {
                         if let Some(query_heads) = known {
-                            // Where they do not suit the snapshot's heads, they are not known any more.
+                            // If the number does not suit the snapshot's heads, it stays unknown.
                             let _ = loaded.layer_mut(index)?.set_query_heads(query_heads);
                         }
                     }

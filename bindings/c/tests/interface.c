@@ -133,7 +133,7 @@ static void codecs(void) {
     octaplex_codec *codec = octaplex_codec_create("turboquant:bits=8", WIDTH, NULL, NULL, &error);
     octaplex_codec *other;
     octaplex_codec_sizes sizes = {.size = sizeof sizes};
-    octaplex_stream stream = {3, 0, 1};
+    octaplex_head_id id = {3, 0, 1};
     unsigned char page[64 * 80], second[64 * 80];
     float rows[10 * WIDTH], words[10 * 2 * WIDTH], scores[10 * 10], sums[2 * WIDTH];
     size_t used = 0;
@@ -164,8 +164,8 @@ static void codecs(void) {
         for (int row = 0; row < 10; row++) sum += (double)scores[10 + row] * (double)rows[row * WIDTH + i];
         CHECK(fabs(sum - (double)sums[WIDTH + i]) < 0.2);
     }
-    /* Another stream rotates otherwise; another backend does not. */
-    other = octaplex_codec_create("turboquant:bits=8", WIDTH, &stream, "scalar", &error);
+    /* Another id rotates otherwise; another backend does not. */
+    other = octaplex_codec_create("turboquant:bits=8", WIDTH, &id, "scalar", &error);
     WELL(octaplex_codec_encode(other, keys, 10 * WIDTH, second, sizeof second, NULL, &error));
     CHECK(memcmp(page, second, used) != 0);
     WELL(octaplex_codec_free(other, &error));
@@ -206,6 +206,8 @@ static void codecs(void) {
     NOTHING(octaplex_codec_create(NULL, WIDTH, NULL, NULL, &error), POINTER, "spec");
     NOTHING(octaplex_codec_create("\xff", WIDTH, NULL, NULL, &error), TEXT, "UTF-8");
     NOTHING(octaplex_codec_create("int", WIDTH, NULL, "sse9", &error), TEXT, "backend");
+    const octaplex_head_id stranger = {.role = 2};
+    NOTHING(octaplex_codec_create("int", WIDTH, &stranger, NULL, &error), UNSUPPORTED, "role");
 }
 
 static void lives(void) {

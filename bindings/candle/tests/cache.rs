@@ -319,14 +319,14 @@ fn another_attention_may_fail() {
     let mut blocks = 0;
     let second_fails = |cache: &KvCache, queries: &Tensor| {
         blocks += 1;
-        if blocks == 2 { candle_core::bail!("no card") } else { cache.attend(queries) }
+        if blocks == 2 { candle_core::bail!("no GPU") } else { cache.attend(queries) }
     };
     let error = cache.append_attend_by(&q, &k, &v, second_fails).unwrap_err();
-    assert!(error.to_string().contains("no card") && cache.current_seq_len() == 0, "{error}");
+    assert!(error.to_string().contains("no GPU") && cache.current_seq_len() == 0, "{error}");
     // The same bits as by its own attention, block by block.
     let by = |cache: &KvCache, queries: &Tensor| cache.attend(queries);
     let output = cache.append_attend_by(&q, &k, &v, by).unwrap();
     assert_eq!(floats(&output), floats(&never.append_attend(&q, &k, &v).unwrap()));
-    cache.append_attend_by(&q1, &k1, &v1, |_, _| candle_core::bail!("no card")).unwrap_err();
+    cache.append_attend_by(&q1, &k1, &v1, |_, _| candle_core::bail!("no GPU")).unwrap_err();
     assert_eq!((cache.current_seq_len(), save(&cache)), (400, save(&never)));
 }

@@ -1,14 +1,14 @@
-//! The memory layout of ggml's tensors and of its backend interface, as `ggml.h` and `ggml-backend-impl.h` define them.
+//! Declares the memory layout of ggml's tensors and of its backend interface. It follows `ggml.h` and `ggml-backend-impl.h`.
 //!
-//! The tensor and all interfaces but one are the same in the versions that [`Version::of`] knows. The interface of buffer types has two
-//! more functions from API 3 on. Functions that this library leaves out are null pointers, so their types do not matter.
+//! The versions that [`Version::of`] knows differ in one interface: that of buffer types has two more functions from API 3
+//! on. Functions that this library does not implement are null pointers, so their types do not matter.
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// A function that is left out, or that has no business here.
+/// A function that this library neither implements nor calls.
 pub(crate) type Unused = *const c_void;
 
-/// ggml's types of values, by number; files depend on these.
+/// Numbers of ggml's value types. They never change, because model files contain them.
 pub(crate) const F32: c_int = 0;
 pub(crate) const F16: c_int = 1;
 pub(crate) const I32: c_int = 26;
@@ -17,7 +17,7 @@ pub(crate) const I64: c_int = 27;
 pub(crate) const SUCCESS: c_int = 0;
 pub(crate) const FAILED: c_int = -1;
 
-/// The device's type: an integrated GPU, which loses against a real GPU and takes no memory of its own.
+/// The device's type: an integrated GPU. Hosts prefer a real GPU to it, and count no memory of its own.
 pub(crate) const DEVICE_IGPU: c_int = 2;
 pub(crate) const DEVICE_CPU: c_int = 0;
 
@@ -45,7 +45,7 @@ pub(crate) struct Tensor {
 unsafe impl Sync for Tensor {}
 
 impl Tensor {
-    /// A float among the operation's parameters.
+    /// Returns parameter `number` of the operation as a float.
     pub(crate) fn float(&self, number: usize) -> f32 {
         f32::from_bits(self.op_params[number] as u32)
     }
@@ -60,15 +60,15 @@ pub(crate) enum Version {
     Api3,
 }
 
-/// The versions that [`Version::of`] knows, for a sentence.
+/// The versions that [`Version::of`] knows, for messages.
 pub(crate) const KNOWN: &str = "0.9.11 to 0.26";
 
 impl Version {
-    /// The layout of a version such as "0.25.3".
+    /// Returns the layout of a version such as "0.25.3".
     pub(crate) fn of(text: &str) -> Option<Self> {
         let mut numbers = text.split(['.', '-']).map(|part| part.parse::<u32>().ok());
         match [numbers.next()??, numbers.next()??, numbers.next()??] {
-            // Earlier ones have no set_tensor_2d in the middle of the buffer's interface.
+            // Earlier versions lack set_tensor_2d in the middle of the buffer's interface.
             [0, 9, patch] if patch >= 11 => Some(Self::Api2),
             [0, 10..=25, _] => Some(Self::Api2),
             [0, 26, _] => Some(Self::Api3),
@@ -84,7 +84,7 @@ impl Version {
     }
 }
 
-/// `struct ggml_backend_buffer_type`, of API 2.
+/// `struct ggml_backend_buffer_type` of API 2.
 #[repr(C)]
 pub(crate) struct BufferType2 {
     pub(crate) get_name: extern "C" fn(*mut c_void) -> *const c_char,
@@ -97,7 +97,7 @@ pub(crate) struct BufferType2 {
     pub(crate) context: *mut c_void,
 }
 
-/// The same of API 3.
+/// `struct ggml_backend_buffer_type` of API 3.
 #[repr(C)]
 pub(crate) struct BufferType3 {
     pub(crate) get_name: extern "C" fn(*mut c_void) -> *const c_char,
@@ -188,7 +188,7 @@ pub(crate) struct Props {
     pub(crate) host_buffer: bool,
     pub(crate) buffer_from_host_ptr: bool,
     pub(crate) events: bool,
-    /// In versions that lack it, this lies in the struct's padding.
+    /// In versions without this field, its byte is padding of the struct.
     pub(crate) mmap_support: bool,
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
     use core::mem::offset_of;
 
-    /// As a C compiler lays ggml 0.25.3's and 0.26.0's structs out on 64-bit machines.
+    /// Compares with the layout of ggml 0.25.3 and 0.26.0 by a C compiler on 64-bit machines.
     #[test]
     #[cfg(target_pointer_width = "64")]
     fn structs_are_laid_out_as_in_ggml() {

@@ -1,4 +1,4 @@
-//! Buffers: memory for plain tensors, stores for caches; and how the host reads and writes both.
+//! Buffers: memory for plain tensors, and stores for caches. The host reads and writes both through this module.
 
 use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, F16, FAILED, SUCCESS, Tensor};
 use crate::device::{Instance, NAME, instance_of};
@@ -11,16 +11,16 @@ use std::ptr::{null, null_mut};
 /// A buffer's own data.
 struct Memory {
     instance: &'static Instance,
-    /// Address space, whose pages the system provides when they are touched. Those of caches never are.
+    /// Address space. The system provides its pages on first use, and addresses of caches are never used.
     base: *mut c_void,
     size: usize,
     #[allow(clippy::vec_box, reason = "tensors hold the addresses of their stores")]
     stores: Vec<Box<Store>>,
-    /// Whether there is any tensor that is no store.
+    /// Whether the buffer has a plain tensor.
     plain: bool,
 }
 
-/// A buffer type of either layout.
+/// A buffer type of any API version.
 pub(crate) trait BufferType {
     fn context(&self) -> *mut c_void;
 }
@@ -45,8 +45,10 @@ pub(crate) extern "C" fn alignment(_: *mut c_void) -> usize {
     64
 }
 
-/// What a tensor takes. For a cache this is what its pages will take, which the host prints and plans with. Debug builds of
-/// the host stop where that is less than the tensor's bytes: they are told those, and memory is the same.
+/// Returns the bytes that the host should count for a tensor: for a cache, the bytes of its full pages.
+///
+/// Debug builds of the host assert that this is at least the nominal size, so they get the nominal size. The memory used is
+/// the same.
 pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
     // SAFETY: the host passes the buffer type that it was given, and a tensor.
     let (instance, tensor) = unsafe { (instance_of((*buffer_type.cast::<T>()).context()), &*tensor) };
@@ -66,7 +68,7 @@ pub(crate) extern "C" fn alloc<T: BufferType>(buffer_type: *mut c_void, size: us
         let size = size.max(1);
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE);
-        // SAFETY: a new mapping, without an address that it must have.
+        // SAFETY: this creates a mapping at any address.
         let base = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
         if base == libc::MAP_FAILED {
             instance.fail(&format!("the system has no address space for {size} bytes"));
@@ -87,7 +89,7 @@ pub(crate) extern "C" fn alloc<T: BufferType>(buffer_type: *mut c_void, size: us
             clear,
             reset: null(),
         };
-        // SAFETY: as ggml-backend-impl.h declares it.
+        // SAFETY: ggml-backend-impl.h declares the function with these arguments.
         unsafe {
             (instance.host.functions.ggml_backend_buffer_init)(buffer_type, interface, memory.cast(), size)
         }
@@ -133,7 +135,7 @@ extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
                 let name = store::name(tensor);
                 if tensor.kind != F16 && (name.starts_with(b"cache_k_l") || name.starts_with(b"cache_v_l")) {
                     memory.instance.say_once(
-                        "a cache of another type than f16 stays as the host has it: leave out -ctk and -ctv",
+                        "a cache of another type than f16 stays uncompressed: leave out -ctk and -ctv",
                     );
                 }
             }
@@ -142,12 +144,12 @@ extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
     })
 }
 
-/// Where in its store a view's byte `offset` lies.
+/// Returns the offset in the store of byte `offset` of a view.
 fn offset_in(tensor: &Tensor, offset: usize) -> usize {
     if tensor.view_src.is_null() { offset } else { tensor.view_offs + offset }
 }
 
-/// Bytes `at..at + len` of a store in the tensor's type.
+/// Reads the bytes of a store from `at` on, in the tensor's type.
 fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
     match &*store.rows() {
         Rows::Unknown => out.fill(0),
@@ -157,7 +159,7 @@ fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
         }
         Rows::Pages(pages) => {
             let row = store.row_bytes();
-            // A page at a time: whole states are read in one call.
+            // Page by page, because the host reads a whole state in one call.
             let (mut at, mut out) = (at, out);
             while !out.is_empty() {
                 let (first, skip) = (at / row, at % row);
@@ -207,7 +209,7 @@ fn write(instance: &Instance, store: &Store, at: usize, bytes: &[u8]) -> Result<
                     *value = f16::from_le_bytes(both);
                 }
                 pages.write_rows(first, &values).map_err(|why| why.to_string())?;
-                // A whole state is not kept in f16. Its keys are balanced without queries then.
+                // Pages close here, so that a whole state does not stay in f16. No queries decide its balance then.
                 if pages.open_pages() > 4 * pages.config().open_pages {
                     pages
                         .settle(&[], &|count, task| instance.team.run(count, task))
@@ -276,7 +278,8 @@ extern "C" fn fill(buffer: *mut Buffer, tensor: *mut Tensor, value: u8, offset: 
     });
 }
 
-/// Copies a stream of a cache to another: pages are shared until one of the two is written. Others go through the host.
+/// Copies one stream of a cache to another. They share pages until one of them is written. For any other copy this returns
+/// false, and the host copies through its own memory.
 extern "C" fn copy(buffer: *mut Buffer, source: *const Tensor, target: *mut Tensor) -> bool {
     guarded(false, || {
         let instance = memory(buffer).instance;

@@ -1,4 +1,4 @@
-//! The device, its registry, and the backend that computes.
+//! The device, its registry, and its backend, which computes graphs.
 
 use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor, Version};
 use crate::abi::{BufferType2, BufferType3};
@@ -18,7 +18,7 @@ pub(crate) const NAME: &core::ffi::CStr = c"OCTAPLEX";
 const DESCRIPTION: &core::ffi::CStr = c"compressed key/value cache on the CPU";
 static GUID: [u8; 16] = *b"octaplex-ggml\0\0\x02";
 
-/// All that belongs to one ggml that loaded this library. It lives as long as the process.
+/// The state for one ggml that loaded this library. It lives as long as the process.
 pub(crate) struct Instance {
     pub(crate) host: Host,
     pub(crate) settings: Settings,
@@ -27,13 +27,13 @@ pub(crate) struct Instance {
     pub(crate) buffer_type: *mut c_void,
     /// Whether the host is a debug build.
     pub(crate) is_debug: bool,
-    /// Caches that exist.
+    /// Number of existing caches.
     pub(crate) stores: AtomicUsize,
     inner: Mutex<Option<Inner>>,
     said: Mutex<HashSet<String>>,
 }
 
-// SAFETY: the two pointers are to memory that is written once, before any other thread knows of it.
+// SAFETY: the memory behind the two pointers is written once, before any other thread has them.
 unsafe impl Sync for Instance {}
 // SAFETY: as above.
 unsafe impl Send for Instance {}
@@ -43,14 +43,14 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Instance {
-    /// Says something the first time only.
+    /// Logs a line once.
     pub(crate) fn say_once(&self, text: &str) {
         if lock(&self.said).insert(text.to_owned()) {
             self.host.info(text);
         }
     }
 
-    /// Reports an error the first time only, and gives what a failed call returns.
+    /// Logs an error once, and returns the status of a failed call.
     pub(crate) fn fail(&self, text: &str) -> c_int {
         if lock(&self.said).insert(text.to_owned()) {
             self.host.error(text);
@@ -74,7 +74,7 @@ impl Instance {
         }
     }
 
-    /// Whether the host's CPU can compute an operation.
+    /// Returns whether the host's CPU can compute an operation.
     fn host_supports(&self, op: *const Tensor) -> bool {
         // SAFETY: calls as ggml-backend.h declares them, on a tensor of the host's.
         unsafe {
@@ -84,13 +84,13 @@ impl Instance {
     }
 }
 
-/// The instance behind a context pointer.
+/// Returns the instance behind a context pointer.
 pub(crate) fn instance_of(context: *mut c_void) -> &'static Instance {
     // SAFETY: every context that this library hands out is a leaked instance.
     unsafe { &*context.cast::<Instance>() }
 }
 
-/// Makes the registry with its device for a host.
+/// Creates the registry with its device for a host.
 pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
     let (version, text) = (host.version, host.version_text.clone());
     let instance = Box::into_raw(Box::new(Instance {
@@ -156,14 +156,14 @@ pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
         }))
         .cast(),
     };
-    // SAFETY: nobody else knows of the instance yet.
+    // SAFETY: no other thread has the instance yet.
     unsafe {
         (*instance).device = device;
         (*instance).buffer_type = buffer_type;
         (*instance).is_debug = (*instance).host.is_debug(buffer_type);
-        (*instance)
-            .host
-            .info(&format!("loaded into ggml {text}; the cache is on where the log says OCTAPLEX KV buffer"));
+        (*instance).host.info(&format!(
+            "loaded into ggml {text}; lines with OCTAPLEX KV buffer name the compressed caches"
+        ));
     }
     registry.cast()
 }
@@ -182,7 +182,7 @@ extern "C" fn device_of(registry: *mut Registry, _: usize) -> *mut Device {
 }
 
 extern "C" fn proc_address(_: *mut Registry, name: *const c_char) -> *const c_void {
-    // SAFETY: the host passes a text that ends with a zero.
+    // SAFETY: the host passes a string that ends with a zero.
     let name = unsafe { core::ffi::CStr::from_ptr(name) };
     if name == c"ggml_backend_set_n_threads" { set_threads as *const c_void } else { null() }
 }
@@ -192,9 +192,8 @@ extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
     let instance = instance_of(unsafe { (*backend).context });
     instance.team.set(usize::try_from(threads).unwrap_or(1));
     if instance.stores.load(Ordering::Relaxed) == 0 {
-        instance.say_once(
-            "no layer's cache is on this device, so it does nothing; -ngl 0 and -nkvo switch it off",
-        );
+        instance
+            .say_once("this device holds no layer's cache, so it does nothing; leave out -ngl 0 and -nkvo");
     }
 }
 
@@ -257,20 +256,20 @@ extern "C" fn supports_buffer_type(device: *mut Device, buffer_type: *mut c_void
     // SAFETY: the host passes a device of this library, and a buffer type of its own.
     unsafe {
         let instance = instance_of((*device).context);
-        // The CPU's memory is read where it lies: queries, masks and indices are not copied.
+        // This device reads the CPU's memory in place, so the host copies no queries, masks and indices.
         buffer_type == instance.buffer_type
             || (instance.host.functions.ggml_backend_buft_is_host)(buffer_type)
     }
 }
 
-/// What an operation is to this library.
+/// What this device does for an operation.
 enum Kind<'a> {
-    /// Only another view.
+    /// Nothing: the operation only creates a view.
     Nothing,
     SetRows(&'a Store),
     Attend,
     Rope(&'a Store),
-    /// An operation on cache tensors that this library keeps as plain memory.
+    /// The host's CPU computes it, on cache tensors in plain memory of this library.
     Plain,
     Foreign,
 }
@@ -346,7 +345,7 @@ extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
 }
 
 extern "C" fn free_backend(backend: *mut Backend) {
-    // SAFETY: the host frees once what `init_backend` has made.
+    // SAFETY: `init_backend` allocated it, and the host frees it once.
     drop(unsafe { Box::from_raw(backend) });
 }
 
@@ -360,7 +359,7 @@ extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int 
         for number in 0..count {
             // SAFETY: nodes from 0 to the count are tensors.
             let node = unsafe { (functions.ggml_graph_node)(graph, number) };
-            // SAFETY: as above; nobody writes the struct while it is computed.
+            // SAFETY: as above; nobody writes the struct during the computation.
             let tensor = unsafe { &*node };
             let done = match kind_of(instance, tensor) {
                 Kind::Nothing => SUCCESS,
@@ -371,7 +370,7 @@ extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int 
                 Kind::Plain => unsafe { instance.compute_on_host(node) },
                 Kind::Foreign => {
                     let name = String::from_utf8_lossy(instance.host.op_name(tensor)).into_owned();
-                    instance.fail(&format!("the host asks for {name}, which this device does not offer"))
+                    instance.fail(&format!("the host requests {name}, which this device does not support"))
                 }
             };
             if done != SUCCESS {

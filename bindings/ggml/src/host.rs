@@ -1,4 +1,4 @@
-//! The host: the ggml that loaded this library, its functions and its log.
+//! The host: the ggml that loaded this library. Looks up its functions and writes to its log.
 
 use crate::abi::{Backend, Buffer, BufferInterface, Device, KNOWN, Tensor, Version};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Declares the functions that are looked up, and looks them up.
+/// Declares functions of the host, and a method that looks them up.
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
         /// Functions of the host.
@@ -75,13 +75,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The ggml that a call came from.
+    /// Finds the ggml that called.
     pub(crate) fn find(caller: *const c_void) -> Result<Self, String> {
         let library = library_of(caller)?;
         // SAFETY: the handle is open, the name ends with a zero.
         let version = unsafe { libc::dlsym(library, c"ggml_version".as_ptr()) };
         if version.is_null() {
-            return Err(format!("this ggml does not say which version it is; {KNOWN} are known"));
+            return Err(format!("this ggml has no function ggml_version; use a version of {KNOWN}"));
         }
         // SAFETY: ggml.h declares `const char * ggml_version(void)`, which returns a constant.
         let text = unsafe {
@@ -91,7 +91,7 @@ impl Host {
         };
         let version_text = text.to_string_lossy().into_owned();
         let Some(version) = Version::of(&version_text) else {
-            return Err(format!("ggml {version_text} is not known to this build, which knows {KNOWN}"));
+            return Err(format!("ggml {version_text} is not supported; use a version of {KNOWN}"));
         };
         Ok(Self { version, version_text, functions: Functions::look_up(library)? })
     }
@@ -104,11 +104,11 @@ impl Host {
         self.log(4, text);
     }
 
-    /// Writes a line to the host's log.
+    /// Writes a line to the host's log, or to standard error without one.
     fn log(&self, level: c_int, text: &str) {
         let Ok(line) = CString::new(format!("octaplex: {text}\n")) else { return };
         let (mut callback, mut context): (Option<LogCallback>, _) = (None, null_mut());
-        // SAFETY: both pointers are valid; the host's callback takes a text that ends with a zero.
+        // SAFETY: both pointers are valid; the host's callback takes a string that ends with a zero.
         unsafe {
             (self.functions.ggml_log_get)(&mut callback, &mut context);
             if let Some(callback) = callback {
@@ -119,10 +119,11 @@ impl Host {
         eprint!("{}", line.to_string_lossy());
     }
 
-    /// Whether the host is a debug build, which stops at assertions. Only such a build logs a line where it allocates no tensors.
+    /// Returns whether the host is a debug build, which stops at assertions. Only debug builds log a line when they allocate
+    /// an empty context.
     pub(crate) fn is_debug(&self, buffer_type: *mut c_void) -> bool {
         unsafe extern "C" fn listen(_: c_int, text: *const c_char, heard: *mut c_void) {
-            // SAFETY: the text ends with a zero; `heard` is the flag below.
+            // SAFETY: the string ends with a zero; `heard` is the flag below.
             let (text, heard) = unsafe { (CStr::from_ptr(text), &*heard.cast::<AtomicBool>()) };
             if text.to_bytes().ends_with(b"already allocated\n") {
                 heard.store(true, Ordering::Relaxed);
@@ -147,14 +148,14 @@ impl Host {
         heard.into_inner()
     }
 
-    /// An operation's name: its number moves between versions.
+    /// Returns an operation's name. Its number differs between versions.
     pub(crate) fn op_name(&self, tensor: &Tensor) -> &'static [u8] {
         // SAFETY: names are constants of the host, which outlives what it loaded.
         unsafe { CStr::from_ptr((self.functions.ggml_op_name)(tensor.op)) }.to_bytes()
     }
 }
 
-/// The library that an address lies in, or the whole program.
+/// Returns the library that contains an address, or the whole program.
 fn library_of(caller: *const c_void) -> Result<*mut c_void, String> {
     // SAFETY: an all-zero Dl_info is valid, dladdr fills it in or returns 0; names end with a zero.
     let library = unsafe {

@@ -1,11 +1,11 @@
-//! The host's own CPU backend, for single operations on this library's plain memory and on decoded rows.
+//! Runs single operations on the host's own CPU backend, on plain memory of this library and on decoded rows.
 
 use crate::abi::{Backend, DEVICE_CPU, FAILED, Tensor};
 use crate::host::{Host, InitParams};
 use core::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
-/// The host's CPU, and a graph of one node.
+/// The host's CPU backend, and a graph of one node.
 pub(crate) struct Inner {
     backend: *mut Backend,
     graph: *mut c_void,
@@ -16,11 +16,11 @@ pub(crate) struct Inner {
 unsafe impl Send for Inner {}
 
 impl Inner {
-    /// `None` where the host has no CPU backend.
+    /// Returns `None` if the host has no CPU backend.
     pub(crate) fn new(host: &Host) -> Option<Self> {
         let functions = &host.functions;
-        // SAFETY: calls as ggml-backend.h and ggml.h declare them; null pointers are checked. The context is never freed: there
-        // is one in a process for each ggml.
+        // SAFETY: calls as ggml-backend.h and ggml.h declare them; null pointers are checked. The context is never freed,
+        // because the process has one for each ggml.
         unsafe {
             let device = (functions.ggml_backend_dev_by_type)(DEVICE_CPU);
             if device.is_null() {
@@ -43,7 +43,7 @@ impl Inner {
         }
     }
 
-    /// Computes one operation, whose tensors all lie in the host's memory.
+    /// Computes one operation. All its tensors lie in plain memory.
     ///
     /// # Safety
     /// The tensors' data are valid, and nobody else writes them meanwhile.

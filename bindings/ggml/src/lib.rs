@@ -1,8 +1,8 @@
 //! octaplex as the key/value cache of an unmodified llama.cpp.
 //!
-//! `cargo build --release -p octaplex-ggml` builds `liboctaplex_ggml.so` (`.dylib`): a ggml *backend library*, which llama.cpp
-//! loads by the environment variable `GGML_BACKEND_PATH`, or by a call of `ggml_backend_load`. It brings a device that owns
-//! the key/value cache and nothing else: weights and all other work stay on the CPU.
+//! `cargo build --release -p octaplex-ggml` builds `liboctaplex_ggml.so` (`.dylib`), a ggml *backend library*. llama.cpp
+//! loads it through the environment variable `GGML_BACKEND_PATH` or through `ggml_backend_load`. Its device owns only the
+//! key/value cache: weights and all other work stay on the CPU.
 //!
 //! ```text
 //! host                      this library
@@ -13,8 +13,9 @@
 //! get, set, copy, clear ->  buffer.rs   rows in f16
 //! ```
 //!
-//! Nothing of ggml is linked. `abi.rs` declares the layout of its backend interface, `host.rs` looks its functions up in
-//! whichever library called [`ggml_backend_init`]. An unknown version of ggml gets no device, and a sentence in its log.
+//! This library does not link ggml. `abi.rs` declares the layout of ggml's backend interface. `host.rs` looks up ggml's
+//! functions in the library that called [`ggml_backend_init`]. An unknown version of ggml gets no device, and a line on
+//! standard error.
 
 #![cfg(unix)]
 
@@ -32,10 +33,10 @@ use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
-/// What ggml calls once it has loaded this library: gives the registry of its one device, or null.
+/// Returns the registry with this library's device, or null. ggml calls it after loading the library.
 ///
-/// The host's functions are looked up in the library that the call comes from, so that hosts inside Python or Node work,
-/// whose symbols are not global. Only the return address tells which one that is.
+/// The host's functions are looked up in the calling library. So hosts inside Python or Node work, whose symbols are not
+/// global. Only the return address tells which library called.
 ///
 /// # Safety
 /// The caller is ggml's `ggml_backend_load`.
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn ggml_backend_init() -> *mut c_void {
     core::arch::naked_asm!("mov rdi, [rsp]", "jmp {init}", init = sym init)
 }
 
-/// What ggml calls once it has loaded this library: gives the registry of its one device, or null.
+/// Returns the registry with this library's device, or null. ggml calls it after loading the library.
 ///
 /// # Safety
 /// The caller is ggml's `ggml_backend_load`.
@@ -57,14 +58,14 @@ pub unsafe extern "C" fn ggml_backend_init() -> *mut c_void {
     core::arch::naked_asm!("mov x0, x30", "b {init}", init = sym init)
 }
 
-/// What ggml calls once it has loaded this library: gives the registry of its one device, or null.
+/// Returns the registry with this library's device, or null. ggml calls it after loading the library.
 ///
 /// # Safety
 /// The caller is ggml's `ggml_backend_load`.
 #[unsafe(no_mangle)]
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub unsafe extern "C" fn ggml_backend_init() -> *mut c_void {
-    // Without the return address: hosts whose symbols are global.
+    // Without the return address, only hosts with global symbols work.
     init(core::ptr::null())
 }
 
@@ -74,24 +75,24 @@ extern "C" fn init(caller: *const c_void) -> *mut c_void {
         let host = match host::Host::find(caller) {
             Ok(host) => host,
             Err(why) => {
-                eprintln!("octaplex: {why}; llama.cpp goes on without it");
+                eprintln!("octaplex: {why}; llama.cpp continues without it");
                 return null_mut();
             }
         };
         match settings::Settings::from_environment() {
             Ok(settings) => device::registry(host, settings),
             Err(why) => {
-                host.error(&format!("{why}; llama.cpp goes on without it"));
+                host.error(&format!("{why}; llama.cpp continues without it"));
                 null_mut()
             }
         }
     })
 }
 
-/// Runs a callback. A panic would abort the host: it becomes a sentence and `otherwise`.
+/// Runs a callback. A panic would abort the host, so it becomes a message and the result `otherwise`.
 fn guarded<T>(otherwise: T, f: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
-        eprintln!("octaplex: an internal error; please report it with the lines above");
+        eprintln!("octaplex has a bug: please report it with the lines above");
         otherwise
     })
 }

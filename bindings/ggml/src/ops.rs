@@ -1,4 +1,4 @@
-//! The operations that the host asks of caches.
+//! The operations on caches that the host requests.
 
 use crate::abi::{F16, F32, I32, I64, SUCCESS, Tensor};
 use crate::device::{Instance, lock};
@@ -9,13 +9,13 @@ use octaplex::cells::{CellAttend, CellPages, Partial};
 use octaplex::{Error, f16};
 use std::sync::{Mutex, PoisonError};
 
-/// Pages that one task attends to. Parts are what results are made of: this number does not depend on threads.
+/// Pages that one task attends to. It is fixed, so that results do not depend on the number of threads.
 const PART: usize = 16;
 
-/// Query rows of a task, about: those of all query heads that share a key/value head.
+/// About how many query rows a task takes, over all query heads that share a key/value head.
 const ROWS: usize = 64;
 
-/// Rows a head by which keys are balanced.
+/// Queries of each head that help to decide the balance of keys.
 const SAMPLE: usize = 256;
 
 fn source(op: &Tensor, number: usize) -> Option<&Tensor> {
@@ -27,13 +27,13 @@ fn size(tensor: &Tensor, axis: usize) -> usize {
     usize::try_from(tensor.ne[axis]).unwrap_or(0)
 }
 
-/// A row of a tensor in the host's memory.
+/// Returns a row of a tensor in the host's memory.
 ///
 /// # Safety
 /// The tensor's data are values of `T`, its rows lie without gaps, and the indices are below its sizes.
 unsafe fn row<T>(tensor: &Tensor, at: [usize; 3]) -> &[T] {
     let offset: usize = at.iter().zip(&tensor.nb[1..]).map(|(index, stride)| index * stride).sum();
-    // SAFETY: the caller's.
+    // SAFETY: the caller's promise.
     unsafe { core::slice::from_raw_parts(tensor.data.cast::<u8>().add(offset).cast::<T>(), size(tensor, 0)) }
 }
 
@@ -42,8 +42,9 @@ pub(crate) fn set_rows(instance: &Instance, store: &Store, op: &Tensor) -> c_int
     let mut rows = store.rows();
     let is_flat = matches!(&*rows, Rows::Unknown) || is_transposed(store, op);
     if is_flat && !store.flatten(instance, &mut rows) {
-        return instance
-            .fail("the host writes this cache without flash attention, behind rows with it: use -fa on");
+        return instance.fail(
+            "the host writes this cache without flash attention, but wrote earlier rows with it: use -fa on",
+        );
     }
     match &mut *rows {
         Rows::Pages(pages) => match write_rows(store, op, pages) {
@@ -55,13 +56,13 @@ pub(crate) fn set_rows(instance: &Instance, store: &Store, op: &Tensor) -> c_int
     }
 }
 
-/// Whether rows are not those of a token: without flash attention values are written channel by channel.
+/// Returns whether the host writes values channel by channel, as it does without flash attention.
 fn is_transposed(store: &Store, op: &Tensor) -> bool {
     source(op, 0).is_none_or(|rows| size(rows, 0) != store.width)
 }
 
 fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), String> {
-    let unknown = || "the host writes a cache in a way that this device does not know".to_owned();
+    let unknown = || "the host writes a cache in a layout that this device does not support".to_owned();
     let (rows, indices) = (source(op, 0).ok_or_else(unknown)?, source(op, 1).ok_or_else(unknown)?);
     let offset = if op.view_src.is_null() { 0 } else { op.view_offs };
     let flat = size(rows, 2) == 1 && size(rows, 3) == 1 && rows.nb[0] == 4 && rows.kind == F32;
@@ -91,7 +92,7 @@ fn on_flat(instance: &Instance, op: &Tensor, bytes: &mut [u8]) -> c_int {
     let base = bytes.as_mut_ptr();
     let moved = |tensor: &Tensor| {
         let offset = if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
-        // SAFETY: views lie within what they are views of, which `bytes` is as long as.
+        // SAFETY: a view lies within its tensor, which has the length of `bytes`.
         let data = unsafe { base.add(offset) };
         Tensor { data: data.cast(), ..*tensor }
     };
@@ -104,11 +105,12 @@ fn on_flat(instance: &Instance, op: &Tensor, bytes: &mut [u8]) -> c_int {
             node.src[number] = sources.last_mut().map_or(core::ptr::null_mut(), |tensor| &raw mut **tensor);
         }
     }
-    // SAFETY: the operands lie in the host's memory or in `bytes`, which this call holds alone.
+    // SAFETY: the operands lie in the host's memory or in `bytes`, which this call borrows mutably.
     unsafe { instance.compute_on_host(&mut node) }
 }
 
-/// Whether attention can be computed on pages. It is asked before any row is written, and tells how wide heads are.
+/// Returns whether this device can compute the attention. The host asks before it writes rows; this is where stores learn
+/// the head width.
 pub(crate) fn can_attend(instance: &Instance, op: &Tensor) -> bool {
     let [Some(queries), Some(keys), Some(values)] = [0, 1, 2].map(|number| source(op, number)) else {
         return false;
@@ -133,7 +135,7 @@ pub(crate) fn can_attend(instance: &Instance, op: &Tensor) -> bool {
         && value_store.learn(instance, size(values, 0))
 }
 
-/// Attention, and then pages close.
+/// Computes attention. Then pages close.
 pub(crate) fn attend(instance: &Instance, op: &Tensor) -> c_int {
     match try_attend(instance, op) {
         Ok(()) => SUCCESS,
@@ -142,7 +144,7 @@ pub(crate) fn attend(instance: &Instance, op: &Tensor) -> c_int {
 }
 
 fn try_attend(instance: &Instance, op: &Tensor) -> Result<(), String> {
-    let missing = || "the host asks for attention without a cache of this device".to_owned();
+    let missing = || "the host requests attention without a cache of this device".to_owned();
     let [Some(queries), Some(keys), Some(values)] = [0, 1, 2].map(|number| source(op, number)) else {
         return Err(missing());
     };
@@ -161,28 +163,31 @@ fn try_attend(instance: &Instance, op: &Tensor) -> Result<(), String> {
     value_pages.settle(&[], &tasks).map_err(|why| why.to_string())
 }
 
-/// An attention of the host's.
+/// The operands of an attention, and how it is split into tasks.
 struct Call<'a> {
     op: &'a Tensor,
     queries: &'a Tensor,
     mask: Option<&'a Tensor>,
-    /// A logit of each query head that takes weight.
+    /// A logit for each query head, which takes weight and adds nothing to the output.
     sinks: &'a [f32],
-    /// ALiBi's slope of each query head, or none.
+    /// ALiBi's slope for each query head. Empty without ALiBi.
     slopes: Vec<f32>,
     scale: f32,
     soft_cap: Option<f32>,
-    /// Key/value heads, and query heads of each.
+    /// Number of key/value heads.
     heads: usize,
+    /// Query heads of each key/value head.
     group: usize,
     key_dim: usize,
     value_dim: usize,
-    /// Queries of each head, those of a task, and streams.
+    /// Queries of each head.
     count: usize,
+    /// Queries of each head in a task.
     block: usize,
     streams: usize,
-    /// The first cell of each stream, and cells that are seen of it.
+    /// The first cell of each stream.
     firsts: Vec<usize>,
+    /// Cells of each stream that queries see.
     cells: usize,
 }
 
@@ -219,7 +224,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Queries of a key/value head, \[query heads]\[queries]\[width].
+    /// Gathers the queries of a key/value head, \[query heads]\[queries]\[width].
     fn gather(&self, stream: usize, head: usize, queries: Range<usize>) -> Vec<f32> {
         let mut rows = Vec::with_capacity(self.group * queries.len() * self.key_dim);
         for of_group in 0..self.group {
@@ -233,7 +238,7 @@ impl<'a> Call<'a> {
         rows
     }
 
-    /// Some of the newest queries, \[heads]\[rows]\[width].
+    /// Gathers some of the newest queries, \[heads]\[rows]\[width].
     fn sample(&self) -> Vec<f32> {
         let count = (SAMPLE / self.group.max(1)).max(1).min(self.count);
         let newest = self.count - count..self.count;
@@ -250,7 +255,7 @@ impl<'a> Call<'a> {
             }
         };
         if units >= 2 * instance.team.threads() {
-            // A prompt keeps every thread busy without parts, which would all have to be kept until they are merged.
+            // A prompt keeps every thread busy without parts. Parts would take memory until they are merged.
             instance.team.run(units, &|unit| check(self.attend_unit(keys, values, unit, parts)));
         } else {
             let results: Vec<Mutex<Partial>> = (0..units * parts).map(|_| Mutex::default()).collect();
@@ -268,7 +273,7 @@ impl<'a> Call<'a> {
         lock(&failed).map_or(Ok(()), Err)
     }
 
-    /// Attends to all parts, one after the other.
+    /// Attends to all parts of a unit, one after the other.
     fn attend_unit(
         &self,
         keys: &CellPages,
@@ -285,7 +290,7 @@ impl<'a> Call<'a> {
         self.merge(values, unit, core::slice::from_mut(&mut sum))
     }
 
-    /// A unit's stream, key/value head, and queries.
+    /// Returns a unit's stream, key/value head and queries.
     fn unit(&self, unit: usize) -> (usize, usize, Range<usize>) {
         let blocks = self.count.div_ceil(self.block);
         let first = unit % blocks * self.block;
@@ -344,7 +349,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// ALiBi's slopes: a geometric series over the largest power of two of heads, and the odd steps of a finer one for the others.
+/// Returns ALiBi's slopes. The largest power of two of heads has a geometric series. The other heads have the odd steps of a
+/// finer one.
 fn slopes(max_bias: f32, heads: usize) -> Vec<f32> {
     if max_bias <= 0.0 || heads == 0 {
         return Vec::new();
@@ -357,7 +363,7 @@ fn slopes(max_bias: f32, heads: usize) -> Vec<f32> {
     (0..heads).map(slope).collect()
 }
 
-/// A shift of positions: the host rotates all cells of a layer's keys in place.
+/// Shifts positions: rotates all cells of a layer's keys in place.
 pub(crate) fn rope(instance: &Instance, store: &Store, op: &Tensor) -> c_int {
     let mut rows = store.rows();
     let result = match &mut *rows {
@@ -372,11 +378,11 @@ pub(crate) fn rope(instance: &Instance, store: &Store, op: &Tensor) -> c_int {
 }
 
 fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), String> {
-    let unknown = || "the host shifts a cache in a way that this device does not know".to_owned();
+    let unknown = || "the host shifts a cache in a layout that this device does not support".to_owned();
     let (keys, shifts) = (source(op, 0).ok_or_else(unknown)?, source(op, 1).ok_or_else(unknown)?);
     let (dim, heads, row_bytes) = (pages.config().dim, pages.config().heads, store.row_bytes());
     let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
-    // The channels that are rotated may be only some of a head's.
+    // A model may rotate only some channels of a head.
     let (first, skip) = (offset / row_bytes, offset % row_bytes);
     let known =
         keys.kind == F16 && size(keys, 1) == heads && size(keys, 0) + skip / 2 <= dim && shifts.kind == I32;
@@ -402,7 +408,7 @@ fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages)
     if failed == SUCCESS { Ok(()) } else { Err("the host's CPU could not shift a cache".into()) }
 }
 
-/// Rotates rows as the host's operation says, on the host's CPU.
+/// Rotates rows by the host's operation, on the host's CPU.
 fn rotate(
     instance: &Instance,
     op: &Tensor,
@@ -434,7 +440,7 @@ fn rotate(
     };
     let mut node = Tensor { kind: F32, ne, nb, data, ..own(op) };
     (node.src[0], node.src[1]) = (&mut values, &mut moves);
-    // SAFETY: the operands are rows and shifts of this call, and what the host gave.
+    // SAFETY: the operands are rows and shifts of this call, and the host's own tensors.
     unsafe { instance.compute_on_host(&mut node) }
 }
 
@@ -442,7 +448,7 @@ fn rotate(
 mod tests {
     use super::slopes;
 
-    /// As ggml has them.
+    /// Compares with ggml's slopes.
     #[test]
     fn slopes_of_heads() {
         assert_eq!(slopes(0.0, 4), []);

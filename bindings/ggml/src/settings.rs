@@ -1,22 +1,22 @@
-//! What environment variables say.
+//! Settings from environment variables.
 
 use octaplex::codecs::{F16Spec, Role};
 use octaplex::{CacheConfig, CodecSpec, LayerConfig, Profile};
 use std::{env, fs};
 
-/// How caches are kept.
+/// The settings of all caches.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Codecs that are named.
+    /// Codecs that the user named.
     keys: Option<CodecSpec>,
     values: Option<CodecSpec>,
-    /// At most so many bits a value, for codecs that are not named.
+    /// The largest number of bits a value for codecs that the user did not name.
     bits: Option<f64>,
-    /// What a profile makes of the bits.
+    /// The codecs that a profile chooses for the bits.
     profile: Option<Solved>,
-    /// Cells at the beginning of a stream that stay exact.
+    /// First cells of a stream, which stay exact.
     pub(crate) sinks: usize,
-    /// At least so many of the newest tokens stay exact.
+    /// At least this many of the newest tokens stay exact.
     window: usize,
 }
 
@@ -104,7 +104,7 @@ impl Settings {
         })
     }
 
-    /// The codec of a layer's keys or values, of so many heads of a width.
+    /// Returns the codec of a layer's keys or values, with `heads` heads of width `dim`.
     pub(crate) fn codec(
         &self,
         role: Role,
@@ -131,7 +131,7 @@ impl Settings {
         Ok(if role == Role::Keys { each.keys } else { each.values })
     }
 
-    /// Pages that stay open, of so many streams.
+    /// Returns how many pages of `streams` streams stay open.
     pub(crate) fn open_pages(&self, streams: usize) -> usize {
         streams.max(1) * (1 + self.window.div_ceil(64))
     }

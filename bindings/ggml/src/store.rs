@@ -1,4 +1,4 @@
-//! What stands behind a cache tensor of the host: `cache_k_l0` and the like.
+//! Stores the cells of the host's cache tensors, such as `cache_k_l0`.
 
 use crate::abi::{F16, Tensor};
 use crate::device::{Instance, lock};
@@ -9,31 +9,32 @@ use octaplex::{Backend, CodecSpec};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-/// A cache tensor: rows of all heads of a layer's keys or values, \[streams]\[cells]\[width].
+/// A cache tensor: rows of a layer's keys or values, \[streams]\[cells]\[width]. A row holds all heads.
 pub(crate) struct Store {
     pub(crate) role: Role,
     pub(crate) layer: u32,
-    /// Values of a row of all heads.
+    /// Values in a row, of all heads together.
     pub(crate) width: usize,
-    /// Cells of a stream, and streams.
+    /// Cells in a stream.
     pub(crate) cells: usize,
+    /// Number of streams.
     pub(crate) streams: usize,
     rows: Mutex<Rows>,
 }
 
-/// How the rows are kept.
+/// The rows in one of three states.
 pub(crate) enum Rows {
-    /// Nothing was written, and it is not known how wide a head is.
+    /// Nothing is written yet, and the width of a head is unknown.
     Unknown,
     Pages(Box<CellPages>),
-    /// Plain memory as the tensor's type says, for hosts that do not use flash attention on it.
+    /// Plain memory in the tensor's type, for hosts that do not use flash attention.
     Flat(Vec<u8>),
 }
 
 const PREFIX: [&[u8]; 2] = [b"cache_k_l", b"cache_v_l"];
 
 impl Store {
-    /// The store for a tensor that is being allocated, if it is such a cache.
+    /// Creates the store of a tensor that the host is allocating, or returns `None` if it is not a cache.
     pub(crate) fn new(tensor: &Tensor) -> Option<Self> {
         let name = name(tensor);
         let number = PREFIX.iter().position(|prefix| name.starts_with(prefix))?;
@@ -51,22 +52,22 @@ impl Store {
         Some(Self { role, layer, width, cells, streams, rows: Mutex::new(Rows::Unknown) })
     }
 
-    /// The rows, locked.
+    /// Locks the rows.
     pub(crate) fn rows(&self) -> std::sync::MutexGuard<'_, Rows> {
         lock(&self.rows)
     }
 
-    /// Bytes of a row in the tensor's type.
+    /// Returns the bytes of a row in the tensor's type.
     pub(crate) fn row_bytes(&self) -> usize {
         2 * self.width
     }
 
-    /// Bytes in the tensor's type.
+    /// Returns the bytes of all rows in the tensor's type.
     pub(crate) fn nominal_bytes(&self) -> usize {
         self.row_bytes() * self.cells * self.streams
     }
 
-    /// How cells of heads of a width are kept.
+    /// Returns the configuration of cells whose heads have width `dim`.
     fn config(&self, instance: &Instance, dim: usize) -> Result<CellConfig, String> {
         let heads = self.width / dim;
         let codec = instance.settings.codec(self.role, self.layer, heads, dim)?;
@@ -78,14 +79,16 @@ impl Store {
             .open_pages(instance.settings.open_pages(self.streams)))
     }
 
-    /// Bytes that a full cache will take, by the narrowest heads that it may have: those have the most beside their codes.
+    /// Returns the bytes of a full cache. The width of heads is unknown here, so it assumes the narrowest: they have the
+    /// most overhead.
     pub(crate) fn expected_bytes(&self, instance: &Instance) -> usize {
         let mut dims = [64, 80, 96, 128, 256].into_iter().filter(|dim| self.width.is_multiple_of(*dim));
         let config = dims.find_map(|dim| self.config(instance, dim).ok());
         config.map_or(self.nominal_bytes(), |config| config.required_bytes().min(self.nominal_bytes()))
     }
 
-    /// Learns how wide heads are, before the first row comes; says whether rows are in pages of such heads.
+    /// Learns the width of heads before the first row is written. Returns whether rows are in pages with heads of this
+    /// width.
     pub(crate) fn learn(&self, instance: &Instance, dim: usize) -> bool {
         let mut rows = self.rows();
         match &*rows {
@@ -101,7 +104,10 @@ impl Store {
         let made = self.config(instance, dim).and_then(|config| {
             let backend = Backend::detect();
             let exact = |why| {
-                instance.say_once(&format!("{} at a width of {dim} stays f16: {why}", config.codec));
+                instance.say_once(&format!(
+                    "{} at width {dim} is not possible, so this cache stays in f16: {why}",
+                    config.codec
+                ));
                 CellPages::new(&config.codec(CodecSpec::F16(F16Spec)), backend).map_err(|why| why.to_string())
             };
             CellPages::new(&config, backend).or_else(exact)
@@ -122,7 +128,7 @@ impl Store {
         }
     }
 
-    /// Turns rows into plain memory, as long as nothing was written. For hosts that do not use flash attention on them.
+    /// Turns rows into plain memory, for hosts that do not use flash attention. Returns false if pages already hold rows.
     pub(crate) fn flatten(&self, instance: &Instance, rows: &mut Rows) -> bool {
         match rows {
             Rows::Flat(_) => true,
@@ -138,19 +144,19 @@ impl Store {
     }
 }
 
-/// A tensor's name.
+/// Returns a tensor's name.
 pub(crate) fn name(tensor: &Tensor) -> &[u8] {
     // SAFETY: ggml ends names with a zero within the array.
     unsafe { CStr::from_ptr(tensor.name.as_ptr()) }.to_bytes()
 }
 
-/// The tensor that a view is of.
+/// Returns the tensor behind a view, or the tensor itself.
 pub(crate) fn root(tensor: &Tensor) -> &Tensor {
     // SAFETY: `view_src` is null or a tensor that lives as long as its views.
     unsafe { tensor.view_src.as_ref() }.unwrap_or(tensor)
 }
 
-/// Whether a tensor, or what it is a view of, lies in a buffer of this library.
+/// Returns whether a tensor that is no view lies in a buffer of this library.
 fn is_ours(instance: &Instance, root: &Tensor) -> bool {
     // SAFETY: the buffer is one of the host's.
     !root.buffer.is_null()
@@ -158,7 +164,7 @@ fn is_ours(instance: &Instance, root: &Tensor) -> bool {
             == instance.buffer_type
 }
 
-/// The store behind a tensor or a view.
+/// Returns the store behind a tensor or a view.
 pub(crate) fn of<'a>(instance: &Instance, tensor: &'a Tensor) -> Option<&'a Store> {
     let root = root(tensor);
     if root.extra.is_null() || !is_ours(instance, root) {
@@ -168,13 +174,13 @@ pub(crate) fn of<'a>(instance: &Instance, tensor: &'a Tensor) -> Option<&'a Stor
     Some(unsafe { &*root.extra.cast::<Store>() })
 }
 
-/// Whether a tensor is a cache that is plain memory of this library: states of recurrent layers, other types.
+/// Returns whether a tensor is a cache in plain memory of this library: states of recurrent layers, or another type.
 pub(crate) fn is_plain_cache(instance: &Instance, tensor: &Tensor) -> bool {
     let root = root(tensor);
     root.extra.is_null() && name(root).starts_with(b"cache_") && is_ours(instance, root)
 }
 
-/// Counts a store in or out.
+/// Adds a store to the count of stores, or removes one.
 pub(crate) fn count(instance: &Instance, more: bool) {
     if more {
         instance.stores.fetch_add(1, Ordering::Relaxed);

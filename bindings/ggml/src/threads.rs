@@ -1,8 +1,8 @@
-//! Threads to compute on, which do not fight with the host's.
+//! Threads that do not compete with the host's for cores.
 //!
-//! OpenMP's threads spin for a while behind each parallel region, so that others beside them wait for a core. Where the host
-//! has an OpenMP runtime, work runs on its threads, by the call that compilers make for `#pragma omp parallel`. Elsewhere
-//! there is a pool, whose threads sleep when they have nothing to do.
+//! OpenMP's threads spin for a while after each parallel region, so any other threads would wait for a core. If the host has
+//! an OpenMP runtime, work runs on its threads, through the call that compilers emit for `#pragma omp parallel`. Otherwise
+//! it runs in a pool whose idle threads sleep.
 
 use core::ffi::{CStr, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,10 +10,10 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-/// `GOMP_parallel`, of GCC's runtime and of LLVM's.
+/// The type of `GOMP_parallel` in GCC's and LLVM's runtimes.
 type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
 
-/// How many threads, and whose.
+/// The threads that run tasks.
 pub(crate) struct Team {
     threads: AtomicUsize,
     pool: Mutex<Option<rayon::ThreadPool>>,
@@ -33,7 +33,7 @@ impl Team {
         self.threads.load(Ordering::Relaxed)
     }
 
-    /// Runs tasks 0..count. Panics of tasks become a panic here.
+    /// Runs tasks 0..count. Panics if a task panics.
     pub(crate) fn run(&self, count: usize, task: &(dyn Fn(usize) + Sync)) {
         let threads = self.threads().min(count);
         if threads <= 1 {
@@ -43,7 +43,7 @@ impl Team {
         match openmp() {
             Some(parallel) => {
                 let data = core::ptr::from_ref(&work).cast_mut().cast();
-                // SAFETY: `share` takes what `data` is, and unwinds never; the call returns when all threads are done with it.
+                // SAFETY: `share` takes a pointer to `Work` and never unwinds. The call returns when all threads are done.
                 unsafe { parallel(share, data, threads as c_uint, 0) };
             }
             None => self.in_pool(threads, &work),
@@ -68,7 +68,7 @@ impl Team {
     }
 }
 
-/// Tasks that threads take one after the other.
+/// Tasks. Threads take the next one until none is left.
 struct Work<'a> {
     next: AtomicUsize,
     count: usize,
@@ -98,7 +98,7 @@ extern "C" fn share(data: *mut c_void) {
     unsafe { &*data.cast::<Work>() }.share();
 }
 
-/// The call of the OpenMP runtime that this process has, if any.
+/// Returns `GOMP_parallel` of this process's OpenMP runtime, if it has one.
 fn openmp() -> Option<Parallel> {
     static FOUND: OnceLock<Option<Parallel>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -110,7 +110,7 @@ fn openmp() -> Option<Parallel> {
     })
 }
 
-/// The OpenMP runtime among the libraries of this process.
+/// Finds an OpenMP runtime among the libraries of this process.
 #[cfg(target_os = "linux")]
 fn loaded_runtime() -> Option<*mut c_void> {
     unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
@@ -129,7 +129,7 @@ fn loaded_runtime() -> Option<*mut c_void> {
         i32::from(!found.is_null())
     }
     let mut found: *mut c_void = null_mut();
-    // SAFETY: the callback only reads what it is given, and writes `found`.
+    // SAFETY: the callback only reads its arguments and writes `found`.
     unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::from_mut(&mut found).cast()) };
     (!found.is_null()).then_some(found)
 }
@@ -139,7 +139,7 @@ fn loaded_runtime() -> Option<*mut c_void> {
     None
 }
 
-/// Keeps this library in memory when the host unloads it: threads of the pool sleep in it.
+/// Keeps this library in memory after the host unloads it, because threads of the pool run its code.
 pub(crate) fn keep_loaded(inside: *const c_void) {
     // SAFETY: as in host.rs.
     unsafe {

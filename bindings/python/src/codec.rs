@@ -5,7 +5,7 @@ use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use octaplex::Backend;
-use octaplex::codecs::{Role, Stream};
+use octaplex::codecs::{Role, HeadId};
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
@@ -19,7 +19,7 @@ impl Codec {
     #[new]
     fn new(py: Python, text: &str, dim: usize, layer: u32, head: u32, values: bool) -> Result<Self> {
         let (spec, role) = (spec(text)?, if values { Role::Values } else { Role::Keys });
-        let build = || spec.build_dyn(dim, Backend::detect(), Stream { layer, head, role });
+        let build = || spec.build_dyn(dim, Backend::detect(), HeadId { layer, head, role });
         let codec = work(py, build)?.or_raise()?;
         Ok(Self { codec, spec: spec.to_string() })
     }

@@ -20,7 +20,7 @@ static DEVICES: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
 impl<T> OrRaise<T> for core::result::Result<T, gpu::Error> {
     fn or_raise(self) -> Result<T> {
         self.map_err(|error| match error {
-            gpu::Error::Card(Failure::Memory { .. }) => OutOfMemory::new_err(error.to_string()),
+            gpu::Error::Device(Failure::Memory { .. }) => OutOfMemory::new_err(error.to_string()),
             error => Error::new_err(error.to_string()),
         })
     }
@@ -60,7 +60,7 @@ fn with_room<T>(
         Err(gpu::Error::Full { needed, free }) => (needed, free),
         done => return done,
     };
-    let room = layer.room();
+    let room = layer.paged_capacity();
     let least = room + needed.saturating_sub(free) * layer.config().page;
     // One sequence is spare, or a fork that shares its pages: more than the others can fill is nobody's.
     let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
@@ -363,7 +363,7 @@ impl DeviceCache {
 
     /// Bytes that all layers' pages take on the GPU, with those that are free.
     fn page_bytes(&self, py: Python) -> Result<usize> {
-        let bytes = |layer: &mut Layer| Ok(layer.room() / layer.config().page * layer.card_page_bytes());
+        let bytes = |layer: &mut Layer| Ok(layer.paged_capacity() / layer.config().page * layer.gpu_page_bytes());
         self.work(py, || Ok(self.each(bytes)?.iter().sum()))
     }
 }

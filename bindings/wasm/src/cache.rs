@@ -6,7 +6,7 @@ use crate::{Failure, answer};
 use alloc::boxed::Box;
 use core::fmt;
 use octaplex::cache::Center;
-use octaplex::codecs::Stream;
+use octaplex::codecs::HeadId;
 use octaplex::{
     Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, Stats, bf16, f16,
 };
@@ -80,7 +80,7 @@ impl Cache {
         each.sliding_window = given(window as u32);
         each.query_heads = given(query_heads as u32);
         // What is wrong with the configuration is said before there is talk of memory.
-        let codec = |spec: CodecSpec, dim| spec.build_dyn(dim, Backend::detect(), Stream::default());
+        let codec = |spec: CodecSpec, dim| spec.build_dyn(dim, Backend::detect(), HeadId::default());
         each.required_bytes_with(&*codec(each.keys, key_dim)?, &*codec(each.values, value_dim)?)?;
         if !(1..=1 << 16).contains(&layers) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());

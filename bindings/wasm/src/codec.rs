@@ -5,7 +5,7 @@ use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use octaplex::codecs::{Codec, Role, Stream};
+use octaplex::codecs::{Codec, Role, HeadId};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// Queries that share a pass over the blocks.
@@ -22,14 +22,14 @@ pub struct Coder {
 }
 
 #[cfg(feature = "specs")]
-fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
+fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
     let spec: CodecSpec = spec.parse()?;
-    Ok((spec, spec.build_dyn(dim, Backend::detect(), stream)?))
+    Ok((spec, spec.build_dyn(dim, Backend::detect(), head)?))
 }
 
 /// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.
 #[cfg(not(feature = "specs"))]
-fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
+fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
     use octaplex::codecs::{TurboQuant, TurboQuantSpec};
     let bits = match spec.strip_prefix("turboquant") {
         Some("") => 4,
@@ -42,16 +42,16 @@ fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn C
     let spec = TurboQuantSpec::new(bits);
     let backend = Backend::detect();
     let codec: Box<dyn Codec> = match dim {
-        64 => Box::new(TurboQuant::<64>::build(spec, backend, stream)?),
-        128 => Box::new(TurboQuant::<128>::build(spec, backend, stream)?),
+        64 => Box::new(TurboQuant::<64>::build(spec, backend, head)?),
+        128 => Box::new(TurboQuant::<128>::build(spec, backend, head)?),
         _ => return Err(Error::Unsupported { why: "this build has the widths 64 and 128" }),
     };
     Ok((spec.into(), codec))
 }
 
 impl Coder {
-    fn new(spec: &str, dim: usize, stream: Stream) -> Result<Self, Failure> {
-        let (spec, codec) = build(spec, dim, stream)?;
+    fn new(spec: &str, dim: usize, head: HeadId) -> Result<Self, Failure> {
+        let (spec, codec) = build(spec, dim, head)?;
         let plain = codec.page_bytes_max(2) == 2 * codec.block_bytes();
         Ok(Self { spec, codec, scratch: Vec::new(), plain })
     }
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn codec_new(
 ) -> usize {
     let role = if values == 0 { Role::Keys } else { Role::Values };
     // SAFETY: the caller's promise.
-    let made = Coder::new(unsafe { words(spec, spec_length) }, dim, Stream { layer, head, role });
+    let made = Coder::new(unsafe { words(spec, spec_length) }, dim, HeadId { layer, head, role });
     answer(made.map(|coder| Box::into_raw(Box::new(coder)).addr()))
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// The first GPU of a maker's, with room for what these caches may hold.
+    /// The first GPU of a vendor's, with room for what these caches may hold.
     pub(crate) fn new(device: Device, caches: &[KvCache]) -> Result<Self> {
         let gpu = device.gpu()?;
         let layer = |cache: &KvCache| Layer::new(&gpu, cache.config(), 1, 2 * cache.config().capacity);

@@ -4,8 +4,8 @@
 use super::{HqmqSpec, Secondary};
 use crate::Error;
 use crate::codebook::quaternions;
-use crate::stream::Purpose;
-use crate::stream::Stream;
+use crate::random::HeadId;
+use crate::random::Purpose;
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;
 #[cfg(feature = "alloc")]
@@ -50,8 +50,8 @@ pub(super) const fn random_bytes(members: u8) -> usize {
 
 /// Draws the members of a head's set, and builds their index.
 impl Random {
-    fn new(count: usize, seed: u64, stream: Stream) -> Self {
-        let mut random = stream.random(seed, Purpose::Quaternions, 0);
+    fn new(count: usize, seed: u64, head: HeadId) -> Self {
+        let mut random = head.random(seed, Purpose::Quaternions, 0);
         let mut set = Self {
             count,
             members: [[0.0; 4]; 255],
@@ -81,13 +81,13 @@ impl Random {
 
 impl Set {
     /// Creates the set of a spec whose numbers are in range.
-    pub(super) fn new(spec: &HqmqSpec, stream: Stream) -> Result<Self, Error> {
+    pub(super) fn new(spec: &HqmqSpec, head: HeadId) -> Result<Self, Error> {
         let count = usize::from(spec.members);
         if spec.secondary == Secondary::Optimised {
             let set = quaternions::optimised(count).ok_or(Error::Unsupported { why: super::NO_SUCH_SET })?;
             return Ok(Self::Optimised(set));
         }
-        let random = Random::new(count, spec.seed, stream);
+        let random = Random::new(count, spec.seed, head);
         #[cfg(feature = "alloc")]
         let random = Box::new(random);
         Ok(Self::Random(random))

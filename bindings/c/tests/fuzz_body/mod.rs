@@ -417,12 +417,15 @@ impl Session {
                 }
                 14 => {
                     self.free_codec(slot % 2);
-                    let stream =
-                        octaplex_stream { layer: call.into(), head: slot as u32, role: input.byte().into() };
+                    let id = octaplex_head_id {
+                        layer: call.into(),
+                        head: slot as u32,
+                        role: (input.byte() % 3).into(),
+                    };
                     let (spec, width) =
                         (input.text(), if input.wrong() { input.pick(&EDGES) } else { input.pick(&WIDTHS) });
                     let backend = if input.wrong() { input.no_spec() } else { null() };
-                    self.codecs[slot % 2] = octaplex_codec_create(spec, width, &stream, backend, error);
+                    self.codecs[slot % 2] = octaplex_codec_create(spec, width, &id, backend, error);
                     self.judge_given(!self.codecs[slot % 2].is_null());
                     // A name that is none: the others take seconds.
                     let status = octaplex_verify(c"nothing".as_ptr(), null(), null_mut(), error);

@@ -1,10 +1,13 @@
-"""Octaplex: the key/value cache of transformer attention in 1 to 8 bits a value, and attention on the compressed bytes.
+"""Compresses the key/value cache of transformer attention to 1 to 8 bits a value, and attends on the compressed bytes.
 
-Tensors are NumPy arrays, PyTorch tensors on the CPU, or anything with DLPack: float32, float16 or bfloat16, contiguous. Keys,
-values and chunks are read and written where they lie; queries in halves are widened first. Work is done without the
-interpreter's lock, bit-exact whatever the process does with denormals and rounding. A forked process works in threads of its own.
-What the library refuses is an :class:`Error` that says what
-to do; files raise OSError. No other thread may write to an array that a call reads, or touch one that it writes.
+Tensors are NumPy arrays, PyTorch tensors on the CPU, or any object with DLPack. They are contiguous, in float32, float16 or
+bfloat16. Calls read and write keys, values and chunks in place, and widen 16-bit queries to float32 first.
+
+Calls release the interpreter's lock while they work. Meanwhile no other thread may write to an array that a call reads, or
+use one that it writes. Results are bit-exact, whatever the process's settings for denormals and rounding. A forked process
+starts its own threads.
+
+Wrong arguments raise an :class:`Error` that says what to do. File errors raise OSError.
 """
 
 import os
@@ -31,7 +34,7 @@ __all__ = [
 ]
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads, and starts its own
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads and starts its own
     os.register_at_fork(
         before=_octaplex.before_fork,
         after_in_parent=_octaplex.after_fork,
@@ -40,10 +43,12 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads,
 
 
 def verify() -> str:
-    """The checksum of every codec's bytes and results on this machine, as ``octaplex verify`` prints it for all; an :class:`Error`
-    names the codecs that compute something else than the table of this version says. A second of work."""
+    """Returns the checksum of all codecs' bytes and results on this machine, which ``octaplex verify`` also prints.
+
+    Compares each codec's checksum with this version's table. Raises an :class:`Error` that names the codecs that differ. It
+    takes about a second."""
     found, together = _octaplex.verify()
     wrong = [name for name, checksum, wanted in found if checksum != wanted]
     if wrong:
-        raise Error(f"this machine computes other results with {', '.join(wrong)}: please report its CPU")
+        raise Error(f"this machine computes different results with {', '.join(wrong)}: please report its CPU")
     return together

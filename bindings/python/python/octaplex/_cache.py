@@ -13,34 +13,34 @@ from ._tensors import Buffer, Tensor
 
 
 class Stats(NamedTuple):
-    """What a cache holds, all layers together. Counts of tokens are those of the layer that has most."""
+    """Counts what a cache holds, over all layers. Counts of tokens are those of the layer with the most tokens."""
 
     #: Tokens that attention can see.
     tokens: int
-    #: Of these, in pages.
+    #: Visible tokens in pages.
     paged_tokens: int
     #: Tokens with an exact row.
     exact_tokens: int
     #: The position of the next token.
     next_position: int
-    #: Tokens dropped by eviction, or behind a sliding window.
+    #: Tokens dropped by eviction or by a sliding window.
     evicted_tokens: int
     #: Tokens that ``truncate`` decoded back into the window.
     decoded_tokens: int
     #: Bytes in use.
     bytes: int
-    #: Of these, those in pages.
+    #: Bytes of pages.
     paged_bytes: int
-    #: Of these, those in pages that another fork holds as well.
+    #: Bytes of pages that another fork also holds.
     shared_bytes: int
-    #: Values that these bytes stand for.
+    #: Number of values that these bytes encode.
     values: int
     #: Heads whose keys are balanced.
     balanced_heads: int
 
     @property
     def bits_per_value(self) -> float:
-        """Everything in use counted, pages that are shared in full."""
+        """Returns all bits in use divided by the number of values. Shared pages count in full."""
         return 8 * self.bytes / max(self.values, 1)
 
 
@@ -58,7 +58,7 @@ def profile_text(profile: Any) -> str:
 
 
 def settings_of(*, keys: Any, values: Any, bits: Any, profile: Any = None, **more: Any) -> dict[str, Any]:
-    """Settings as the extension takes them."""
+    """Returns the settings as the extension takes them."""
     if bits is not None and (keys is not None or values is not None):
         raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
     if profile is not None and bits is None:
@@ -80,9 +80,9 @@ def settings_of(*, keys: Any, values: Any, bits: Any, profile: Any = None, **mor
 
 
 class Cache:
-    """Keys and values of a model's layers, compressed; attention reads the compressed bytes.
+    """Holds the compressed keys and values of a model's layers. Attention reads the compressed bytes.
 
-    Threads may share one: reads run at once, changes take turns.
+    Threads may share a cache: reads run at once, changes one after the other.
 
     >>> import numpy, octaplex
     >>> cache = octaplex.Cache(layers=2, kv_heads=8, head_dim=128, capacity=4096)
@@ -114,19 +114,22 @@ class Cache:
         device: Any = "cpu",
         forks: int = 0,
     ) -> None:
-        """An empty cache for ``capacity`` tokens.
+        """Creates an empty cache for ``capacity`` tokens.
 
-        ``keys`` and ``values`` are codecs. By default they are ``"graded"`` and ``"trellis"``, 3.2 bits a value; keys are
-        ``"trellis"`` at the widths 32, 80, 96, 112 and 576. ``bits`` instead
-        takes the most accurate codecs of so many bits a value in pages. ``profile`` is a file from ``octaplex calibrate``, or
-        its text: it spends the ``bits`` where this model needs them.
+        ``keys`` and ``values`` are specs of codecs. The defaults are ``"graded"`` and ``"trellis"``, which take 3.2 bits a
+        value. At widths 32, 80, 96, 112 and 576 the default for keys is ``"trellis"`` too. Set ``bits`` instead to choose the
+        most accurate codecs whose pages take at most this many bits a value. ``profile`` is a file from ``octaplex calibrate``,
+        or its text: it spends the ``bits`` where this model needs them.
 
-        The first ``sink_tokens`` and the newest ``recent_window`` tokens stay exact; ``max_rollback`` tokens can be taken back without a
-        trace; the first and the last ``boundary_layers`` layers are f16.
+        The first ``sink_tokens`` tokens and at least the newest ``recent_window`` tokens stay exact. ``truncate`` restores the
+        exact earlier state up to ``max_rollback`` tokens back. A query sees ``sliding_window`` positions, by default all.
+        ``center`` chooses the mean to subtract from keys: each page's own, that of the first keys (``"prefix"``) or none.
+        ``balance`` divides keys by a per-channel scale, so that the errors of all channels count alike. The first
+        ``boundary_layers`` and the last ``boundary_layers`` layers stay in f16.
 
-        ``device`` is ``"cpu"``, ``"cuda"`` or ``"cuda:1"`` and the like. On a GPU, tensors are those of that GPU, and results are
-        there too. Memory grows with the tokens. ``forks`` says how many forks of the cache may live at once; they share its
-        memory."""
+        ``device`` is ``"cpu"``, ``"cuda"``, or a numbered GPU such as ``"cuda:1"``. On a GPU, arguments and results are
+        tensors of that GPU, and memory grows with the tokens. ``forks`` is the largest number of forks that exist at once; they
+        share the cache's memory. It matters on a GPU only."""
         settings = settings_of(
             keys=keys, values=values, bits=bits, profile=profile, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
             sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,
@@ -151,11 +154,12 @@ class Cache:
 
     @property
     def device(self) -> str:
-        """Where the cache is: "cpu", "cuda:0" and the like."""
+        """Returns the device of the cache, such as "cpu" or "cuda:0"."""
         return "cpu" if self._gpu is None else f"cuda:{self._gpu.pool.number}"
 
     def to(self, device: Any, *, forks: int = 0) -> Cache:
-        """The same tokens on another device; the cache itself where it is there already. Pages cross as they are."""
+        """Returns a cache with the same tokens on another device. Pages are copied unchanged. A cache that is already on the
+        device returns itself."""
         number, forks = _gpu.number_of(device), _options.whole(forks, "forks")
         if number == (None if self._gpu is None else self._gpu.pool.number):
             return self
@@ -168,12 +172,14 @@ class Cache:
 
     @property
     def specs(self) -> list[tuple[str, str]]:
-        """The codecs of each layer's keys and values."""
+        """Returns the specs of each layer's keys and values."""
         return self._any.specs()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Adds tokens to a layer: keys and values [kv_heads, tokens, head_dim], with their rotary embedding. Read where they lie; on
-        an error the cache is as it was. On a GPU they may have gaps between tokens or heads, as views of a model's states have."""
+        """Appends tokens to a layer: keys and values [kv_heads, tokens, head_dim], after the rotary embedding.
+
+        Reads the tensors in place. On a GPU they may have gaps between tokens or heads, like views of a model's states. After
+        an error the cache is unchanged."""
         if self._gpu is not None:
             return self._gpu.append(_options.whole(layer, "layer"), keys, values)
         shape = (self.kv_heads, "tokens", self.head_dim)
@@ -181,15 +187,18 @@ class Cache:
         return self._cache.append(layer, _tensors.shaped(keys, "keys", shape), _tensors.shaped(values, "values", shape))
 
     def append_chunk(self, blob: Buffer) -> None:
-        """Adds a chunk's full pages without decoding them, where layers, codecs, page, centre and balance agree and the exact window
-        is empty; otherwise an error says which does not: decode the chunk then, and append its rows. On the CPU alone."""
+        """Appends a chunk's full pages without decoding them. Works only on the CPU.
+
+        Layers, codecs, page, centre and balance must agree, and the exact window must be empty. Otherwise it raises an error
+        that names the difference: decode the chunk then, and append its rows."""
         if self._gpu is not None:
-            raise Error("chunks are appended on the CPU: make the cache there, append, and call to(\"cuda\")")
+            raise Error("chunks are appended on the CPU: create the cache there, append, and call to(\"cuda\")")
         self._cache.append_chunk(_tensors.buffer(blob, "blob"))
 
     def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
-        """Decides a layer's balance from a prompt's keys [kv_heads, tokens, head_dim] and queries [query_heads, queries, head_dim],
-        before they are appended: better than from keys alone."""
+        """Decides a layer's balance from a prompt's keys [kv_heads, tokens, head_dim] and queries [query_heads, queries, head_dim].
+
+        This is better than deciding from keys alone. Call it before you append the prompt."""
         if self._gpu is not None:
             return self._gpu.calibrate(_options.whole(layer, "layer"), keys, queries)
         found = _tensors.shaped(keys, "keys", (self.kv_heads, "tokens", self.head_dim))
@@ -210,15 +219,19 @@ class Cache:
         bias: Optional[Tensor] = None,
         out: Optional[Tensor] = None,
     ) -> Any:
-        """Causal attention of queries [query_heads, head_dim], or of a block [query_heads, queries, head_dim] whose last one is at the
-        newest token (or whose first one is at ``position``): float32 of the same shape, in ``out`` if that is given. For PyTorch's
-        queries it is a PyTorch tensor, otherwise a NumPy array.
+        """Computes causal attention of queries [query_heads, head_dim], or of a block [query_heads, queries, head_dim].
 
-        logit = ``scale``·q·k (1/√head_dim by default), then ``soft_cap``·tanh(logit/``soft_cap``), then ``bias`` ([positions] or
-        [query_heads, positions]); a query sees ``window`` positions; ``sink_logits`` [query_heads] take weight and give nothing.
+        Returns float32 of the same shape, in ``out`` if you pass it. The result is a PyTorch tensor if the queries are one,
+        otherwise a NumPy array. The last query of a block is at the newest token, or the first query is at ``position``.
 
-        On a GPU queries are a tensor of that GPU and the result lies there; ``out`` may be float16 or bfloat16. The call waits for
-        nothing with one query a head. Queries are not checked: a non-finite one makes the output of its own head meaningless."""
+        The logit is ``scale``·q·k; ``scale`` is 1/√head_dim by default. ``soft_cap`` then replaces it by
+        ``soft_cap``·tanh(logit/``soft_cap``). ``bias``, [positions] or [query_heads, positions], is added last. A query sees
+        ``window`` positions, and with ``keep_sinks`` also the sinks. ``sink_logits`` [query_heads] take weight and add nothing
+        to the output.
+
+        On a GPU, queries and result are tensors of that GPU, and ``out`` may be float16 or bfloat16. A call with one query a
+        head does not wait for the GPU. Queries are not checked: a non-finite query makes the output of its own head
+        meaningless."""
         options: dict[str, Any] = {
             "scale": _options.real_or_none(scale, "scale"),
             "soft_cap": _options.real_or_none(soft_cap, "soft_cap"),
@@ -242,34 +255,37 @@ class Cache:
         return out
 
     def truncate(self, position: int) -> None:
-        """Forgets the tokens from ``position`` on in every layer, as after rejected drafts."""
+        """Removes the tokens from ``position`` on in every layer, for example after rejected drafts."""
         self._any.truncate(_options.whole(position, "position"))
 
     def evict(self, start: int, end: int) -> int:
-        """Drops the whole pages within positions ``start`` to ``end`` in every layer; returns how many tokens that were."""
+        """Drops the pages that lie entirely in positions ``start`` to ``end`` (excluded), in every layer. Returns the number of
+        dropped tokens."""
         return self._any.evict(_options.whole(start, "start"), _options.whole(end, "end"))
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         self._any.clear()
 
     def fork(self) -> Cache:
-        """A second cache with the same tokens, which goes its own way and shares the pages. On a GPU there are as many as the cache
-        was made for."""
+        """Creates a second cache with the same tokens. The two share pages and change independently. On a GPU, at most ``forks``
+        forks exist at once."""
         return Cache.__new__(Cache)._own(self._any.fork())
 
     def __copy__(self) -> Cache:
         return self.fork()
 
     def __deepcopy__(self, memo: Any) -> Cache:
-        return self.fork()  # what forks share never changes
+        return self.fork()  # shared pages never change
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Cache.load, (self.save(),)  # on the CPU, wherever it was
+        return Cache.load, (self.save(),)  # unpickling always creates a cache on the CPU
 
     def save(self, path: Union[str, os.PathLike[str], None] = None) -> Optional[bytes]:
-        """A snapshot as bytes; or, with a path, into that file: whole or not at all. Its mode stays, links are followed, devices are
-        written directly. Pickling a cache takes the same bytes."""
+        """Returns a snapshot as bytes, or writes it to the file at ``path``.
+
+        The file is written whole or not at all. It keeps its mode. Links are followed, and devices are written directly.
+        Pickling a cache stores the same bytes."""
         cache = self._cache if self._gpu is None else self._gpu.download()
         if path is None:
             return cache.save()
@@ -278,8 +294,8 @@ class Cache:
 
     @staticmethod
     def load(snapshot: Union[Buffer, str, os.PathLike[str]], *, device: Any = "cpu", forks: int = 0) -> Cache:
-        """The cache of a snapshot: bytes, or a path. Any bytes may come: damaged ones are an error. Snapshots of a GPU and of a CPU
-        are the same."""
+        """Creates the cache of a snapshot: bytes, or a path. Untrusted bytes are safe: damaged ones raise an error. Snapshots of
+        CPU and GPU are the same."""
         if isinstance(snapshot, (str, os.PathLike)):
             loaded = _octaplex.Cache.load_file(os.fsdecode(snapshot))
         else:
@@ -287,11 +303,11 @@ class Cache:
         return Cache.__new__(Cache)._own(loaded).to(device, forks=forks)
 
     def next_position(self, layer: int = 0) -> int:
-        """The position of a layer's next token."""
+        """Returns the position of a layer's next token."""
         return self._any.next_position(_options.whole(layer, "layer"))
 
     def stats(self) -> Stats:
-        """What the cache holds."""
+        """Returns counts of what the cache holds."""
         return Stats(*self._any.stats())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Chunks: keys and values of a stack of layers as blobs that stand for themselves."""
+"""Encodes keys and values of a stack of layers as self-describing blobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ._tensors import Buffer, Tensor
 
 
 class ChunkInfo(NamedTuple):
-    """What a blob's header says."""
+    """The fields of a blob's header."""
 
     layers: int
     kv_heads: int
     head_dim: int
-    #: The codecs.
+    #: Specs of the codecs.
     keys: str
     values: str
     #: "split" or "fused".
@@ -27,14 +27,14 @@ class ChunkInfo(NamedTuple):
     center: str
     balance: bool
     tokens: int
-    #: Of the blob; more may follow in the buffer that was read.
+    #: Length of the blob. More bytes may follow in the buffer.
     bytes: int
-    #: Of the tensor that was encoded: "float32", "float16" or "bfloat16".
+    #: Type of the encoded tensor: "float32", "float16" or "bfloat16".
     dtype: str
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the tensor."""
+        """Returns the shape of the encoded tensor."""
         width = self.kv_heads * self.head_dim
         if self.layout == "fused":
             return (1, self.layers, self.tokens, 2 * width)
@@ -42,7 +42,7 @@ class ChunkInfo(NamedTuple):
 
 
 def chunk_info(blob: Buffer) -> ChunkInfo:
-    """Reads a blob's header; bytes may follow behind the blob."""
+    """Reads a blob's header. More bytes may follow the blob."""
     shape, (keys, values, layout, first_layer, page, center, balance), (tokens, length), dtype = _octaplex.chunk_info(
         _tensors.buffer(blob, "blob")
     )
@@ -50,9 +50,11 @@ def chunk_info(blob: Buffer) -> ChunkInfo:
 
 
 class ChunkCodec:
-    """Encodes [2, layers, tokens, kv_heads · head_dim] ("split": keys, then values) or [1, layers, tokens, kv_heads · 2 · head_dim]
-    ("fused": for each head its key, then its value), any number of tokens, into a blob; the same bytes on every machine. Holds
-    nothing that changes: threads may share one.
+    """Encodes keys and values of a stack of layers into one blob, for any number of tokens.
+
+    The layout "split" is [2, layers, tokens, kv_heads · head_dim]: keys, then values. The layout "fused" is
+    [1, layers, tokens, kv_heads · 2 · head_dim]: for each head its key, then its value. Bytes are the same on every machine.
+    A codec never changes, so threads may share it.
 
     >>> import numpy, octaplex
     >>> codec = octaplex.ChunkCodec(layers=4, kv_heads=8, head_dim=128, keys="trellis", values="trellis")
@@ -77,7 +79,10 @@ class ChunkCodec:
         center: Literal["off", "prefix", "page"] = "page",
         balance: bool = True,
     ) -> None:
-        """``keys`` and ``values`` are codecs; by default those of :class:`octaplex.Cache`. ``first_layer`` is the number of the stack's first layer in its model: layers are rotated differently."""
+        """Creates a codec for chunks of this shape.
+
+        ``keys`` and ``values`` are specs of codecs, with the defaults of :class:`octaplex.Cache`. ``first_layer`` is the number
+        of the stack's first layer in its model. Each layer number has its own rotation."""
         settings: dict[str, Any] = {
             "keys": _options.text_or_none(keys, "keys"),
             "values": _options.text_or_none(values, "values"),
@@ -99,7 +104,7 @@ class ChunkCodec:
 
     @staticmethod
     def of(blob: Buffer) -> ChunkCodec:
-        """The codec that decodes a blob."""
+        """Creates the codec that decodes a blob."""
         info = chunk_info(blob)
         return ChunkCodec(
             info.layers,
@@ -115,16 +120,17 @@ class ChunkCodec:
         )
 
     def max_bytes(self, tokens: int) -> int:
-        """The most bytes that a blob of so many tokens takes; but for codecs that keep outliers (``med``), what it always takes."""
+        """Returns the largest size of a blob of ``tokens`` tokens in bytes. Blobs always have this size, except with codecs that
+        keep outliers (``med``)."""
         return self._codec.max_bytes(_options.whole(tokens, "tokens"))
 
     def encode(self, tensor: Tensor) -> bytes:
-        """Encodes a tensor."""
+        """Encodes a tensor into a new blob."""
         blob = bytearray(self.max_bytes(self._tokens(tensor)))
         return bytes(memoryview(blob)[: self.encode_into(tensor, blob)])
 
     def encode_into(self, tensor: Tensor, out: Buffer) -> int:
-        """The same into the front of ``out``, ``max_bytes`` bytes or more; returns how many the blob has."""
+        """Encodes a tensor into the front of ``out``, which has at least ``max_bytes`` bytes. Returns the length of the blob."""
         self._tokens(tensor)
         found, _ = _tensors.floats(tensor, "tensor")
         target = _tensors.buffer(out, "out", writable=True)
@@ -132,8 +138,9 @@ class ChunkCodec:
         return self._codec.encode_into(found, target)
 
     def decode(self, blob: Buffer, out: Optional[Tensor] = None) -> Any:
-        """Decodes a blob into ``out``, of any of the three types and the blob's shape. Without it: into a new array of the type that was
-        encoded, but float32 for bfloat16, which NumPy does not have."""
+        """Decodes a blob into ``out``, which has the blob's shape and any of the three types.
+
+        Without ``out`` it creates an array of the encoded type. For bfloat16, which NumPy lacks, this is float32."""
         info = chunk_info(blob)
         if out is None:
             out = np.empty(info.shape, np.float16 if info.dtype == "float16" else np.float32)
@@ -152,5 +159,5 @@ class ChunkCodec:
 
 
 def _chunk_codec(sizes: tuple[int, int, int], settings: dict[str, Any]) -> ChunkCodec:
-    """What a pickle calls."""
+    """Creates a codec when unpickling."""
     return ChunkCodec(*sizes, **settings)

@@ -1,4 +1,4 @@
-"""One codec, without a cache."""
+"""Codecs without a cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._tensors import Buffer, Tensor
 
 
 class Codec:
-    """A codec of one width: rows to bytes and back, and attention's two products on the bytes.
+    """Encodes and decodes rows of one width, and computes attention's two products on the bytes.
 
     >>> import numpy, octaplex
     >>> codec = octaplex.Codec("turboquant:bits=3", 128)
@@ -28,8 +28,9 @@ class Codec:
     def __init__(
         self, spec: str, dim: int, *, layer: int = 0, head: int = 0, role: Literal["keys", "values"] = "keys"
     ) -> None:
-        """``spec`` as in ``"trellis"`` or ``"turboquant:bits=3,seed=7"``; ``dim`` values a row. Layer, head and role say which
-        random rotation it is."""
+        """Creates the codec of a spec, such as ``"trellis"`` or ``"turboquant:bits=3,seed=7"``, for rows of ``dim`` values.
+
+        Layer, head and role choose the random rotation. Decode blocks with those that encoded them."""
         if role not in ("keys", "values"):
             raise Error(f'role is "keys" or "values", not {role!r}')
         spec, dim = _options.text(spec, "spec"), _options.whole(dim, "dim")
@@ -45,7 +46,7 @@ class Codec:
 
     @property
     def spec(self) -> str:
-        """The canonical spec."""
+        """Returns the canonical spec."""
         return self._codec.spec
 
     @property
@@ -60,27 +61,27 @@ class Codec:
 
     @property
     def bits_per_value(self) -> float:
-        """Everything counted, outliers (``med``) aside."""
+        """Returns all stored bits divided by the number of values. Outliers (``med``) are not counted."""
         return 8 * self.block_bytes / self.dim
 
     def encode(self, rows: Tensor) -> NDArray[np.uint8]:
-        """Encodes rows [..., dim] into bytes [rows · block_bytes]. float32 is read where it lies, halves are widened first."""
+        """Encodes rows [..., dim] into bytes [rows · block_bytes]. Reads float32 in place, and widens 16-bit floats first."""
         return self._codec.encode(self._rows(rows, "rows")[0])
 
     def decode(self, blocks: Buffer) -> NDArray[np.float32]:
-        """What :meth:`encode` gave, decoded: [rows, dim]."""
+        """Decodes the bytes of :meth:`encode` into [rows, dim]."""
         return self._codec.decode(_tensors.buffer(blocks, "blocks")).reshape(-1, self.dim)
 
     def score(self, queries: Tensor, blocks: Buffer) -> Any:
-        """Scores q·k̂ of queries [queries, dim] with every block: [queries, rows], computed on the bytes. For PyTorch's queries a
-        PyTorch tensor, otherwise a NumPy array."""
+        """Computes scores q·k̂ of queries [queries, dim] with all blocks: [queries, rows]. Works on the bytes. Returns a PyTorch
+        tensor if the queries are one, otherwise a NumPy array."""
         found, shape = self._rows(queries, "queries")
         scores = self._codec.score(found, _tensors.buffer(blocks, "blocks"))
         return _tensors.like(scores.reshape(math.prod(shape[:-1]), -1 if scores.size else 0), queries)
 
     def attend(self, weights: Tensor, blocks: Buffer) -> Any:
-        """Sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim], computed on the bytes. For PyTorch's weights a PyTorch
-        tensor, otherwise a NumPy array."""
+        """Computes sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim]. Works on the bytes. Returns a PyTorch tensor if
+        the weights are one, otherwise a NumPy array."""
         found, shape = _tensors.floats(weights, "weights")
         if len(shape) != 2:
             raise Error(f"weights has the shape {list(shape)}: pass [outputs, rows]")
@@ -97,5 +98,5 @@ class Codec:
 
 
 def _codec(spec: str, dim: int, layer: int, head: int, role: Literal["keys", "values"]) -> Codec:
-    """What a pickle calls."""
+    """Creates a codec when unpickling."""
     return Codec(spec, dim, layer=layer, head=head, role=role)

@@ -64,7 +64,7 @@ class Cache:
     def next_position(self, layer: int) -> int: ...
     def stats(self) -> list[int]: ...
 
-#: Address, floats, type.
+#: Address, number of floats, name of their type.
 _OnDevice = tuple[int, int, str]
 
 class DeviceCache:

@@ -1,4 +1,4 @@
-"""Options as the extension takes them: what is none of these is an error in our words."""
+"""Checks options before they reach the extension, so that wrong ones raise our own errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._octaplex import Error
 
 
 def whole(value: Any, what: str, most: int = sys.maxsize) -> int:
-    """A number that counts something."""
+    """Returns a whole number from 0 to ``most``."""
     try:
         found = operator.index(value)
     except TypeError:
@@ -22,7 +22,7 @@ def whole(value: Any, what: str, most: int = sys.maxsize) -> int:
 
 
 def real(value: Any, what: str) -> float:
-    """A number that measures something."""
+    """Returns a float."""
     try:
         found = float(value) if not isinstance(value, str) else math.nan
     except (OverflowError, TypeError, ValueError):
@@ -33,35 +33,35 @@ def real(value: Any, what: str) -> float:
 
 
 def flag(value: Any, what: str) -> bool:
-    """True or False."""
+    """Returns a bool."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
         return bool(value)
     raise Error(f"{what} is {_shown(value)}: pass True or False")
 
 
 def text(value: Any, what: str) -> str:
-    """A spec or a name."""
+    """Returns a string: a spec or a name."""
     if not isinstance(value, str):
         raise Error(f"{what} is {_shown(value)}: pass a string")
     return value
 
 
 def text_or_none(value: Any, what: str) -> Optional[str]:
-    """The same, or None."""
+    """Returns a string or None."""
     return None if value is None else text(value, what)
 
 
 def whole_or_none(value: Any, what: str) -> Optional[int]:
-    """The same, or None."""
+    """Returns a whole number or None."""
     return None if value is None else whole(value, what)
 
 
 def real_or_none(value: Any, what: str) -> Optional[float]:
-    """The same, or None."""
+    """Returns a float or None."""
     return None if value is None else real(value, what)
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: on one line, and not all of a large one."""
+    """Returns a value for a message: on one line, and cut if it is long."""
     words = " ".join(repr(value).split())
     return words if len(words) <= 60 else words[:57] + "..."

@@ -1,4 +1,4 @@
-"""Tensors of anybody's as NumPy arrays, without a copy."""
+"""Views tensors of other libraries as NumPy arrays, without a copy."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from ._octaplex import Error
 
-#: float32, float16 or bfloat16, on the CPU and contiguous: a NumPy array (bfloat16 is ml_dtypes'), a PyTorch tensor, or
-#: anything with DLPack. Read and written where it lies.
+#: A NumPy array, a PyTorch tensor, or any object with DLPack. It is contiguous, on the CPU, in float32, float16 or bfloat16
+#: (in NumPy that of ml_dtypes). Calls read and write it in place.
 Tensor = Any
-#: What the extension takes: contiguous, of one dimension; of two bytes, their bits, and whether they are bfloat16.
+#: Arguments of the extension: contiguous, of one dimension. 16-bit floats are their bits, and whether they are bfloat16.
 Floats = Union[NDArray[np.float32], tuple[NDArray[np.uint16], bool]]
 #: bytes, bytearray, memoryview, or a tensor of uint8.
 Buffer = Any
 
 
 def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
-    """The tensor as an array, bfloat16 as its bits, and the name of its type."""
+    """Returns the tensor as an array (bfloat16 as its bits), and the name of its type."""
     if isinstance(tensor, np.ma.MaskedArray):
-        raise Error(f"{what} is a masked array, whose mask nothing here reads: pass x.filled(0) or x.data")
+        raise Error(f"{what} is a masked array, and octaplex ignores masks: pass x.filled(0) or x.data")
     if isinstance(tensor, np.matrix):
-        raise Error(f"{what} is a numpy.matrix, which has always two dimensions: pass numpy.asarray(x)")
+        raise Error(f"{what} is a numpy.matrix, which always has two dimensions: pass numpy.asarray(x)")
     if isinstance(tensor, np.ndarray):
         found, name = np.asarray(tensor), tensor.dtype.name
         if name == "bfloat16":
@@ -44,17 +44,17 @@ def array(tensor: Tensor, what: str) -> tuple[NDArray[Any], str]:
     else:
         raise Error(f"{what} is a {type(tensor).__name__}: pass a NumPy array, a PyTorch tensor or one with DLPack")
     if not found.dtype.isnative:
-        raise Error(f"{what}: bytes are swapped: pass x.astype(x.dtype.newbyteorder('='))")
+        raise Error(f"{what} has swapped bytes: pass x.astype(x.dtype.newbyteorder('='))")
     return _contiguous(found, what), name
 
 
 def is_torch(tensor: Tensor) -> bool:
-    """Whether it is PyTorch's."""
+    """Returns whether a tensor is PyTorch's."""
     return type(tensor).__module__.partition(".")[0] == "torch"
 
 
 def like(result: NDArray[Any], tensor: Tensor) -> Any:
-    """A result as the kind of tensor that was passed: PyTorch's, or an array."""
+    """Returns a result as a PyTorch tensor if ``tensor`` is one, otherwise as an array."""
     return sys.modules["torch"].from_numpy(result) if is_torch(tensor) else result
 
 
@@ -80,7 +80,7 @@ def _torch(tensor: Any, what: str) -> tuple[NDArray[Any], str]:
 
 
 def floats(tensor: Tensor, what: str, writable: bool = False) -> tuple[Floats, tuple[int, ...]]:
-    """What the extension takes, and the shape."""
+    """Returns a tensor as the extension takes it, and its shape."""
     found, name = array(tensor, what)
     if writable and not found.flags.writeable:
         raise Error(f"{what} cannot be written to: pass a tensor of your own")
@@ -95,7 +95,7 @@ def floats(tensor: Tensor, what: str, writable: bool = False) -> tuple[Floats, t
 
 
 def shaped(tensor: Tensor, what: str, shape: tuple[Union[int, str], ...], writable: bool = False) -> Floats:
-    """The same of this shape, in which names stand for any number."""
+    """Returns a tensor as the extension takes it. Checks its shape, in which names mean any number."""
     found, actual = floats(tensor, what, writable)
     if len(actual) != len(shape) or any(isinstance(want, int) and want != have for want, have in zip(shape, actual)):
         wanted = ", ".join(str(want) for want in shape)
@@ -104,7 +104,7 @@ def shaped(tensor: Tensor, what: str, shape: tuple[Union[int, str], ...], writab
 
 
 def apart(out: Union[Floats, NDArray[Any]], **inputs: Union[Floats, NDArray[Any], None]) -> None:
-    """Refuses to write where something else is read."""
+    """Checks that ``out`` shares no memory with an input."""
     memory = [x[0] if isinstance(x, tuple) else x for x in (out, *inputs.values())]
     for what, read in zip(inputs, memory[1:]):
         if read is not None and np.may_share_memory(memory[0], read):
@@ -112,7 +112,7 @@ def apart(out: Union[Floats, NDArray[Any]], **inputs: Union[Floats, NDArray[Any]
 
 
 def buffer(data: Buffer, what: str, writable: bool = False) -> NDArray[np.uint8]:
-    """Bytes without a copy."""
+    """Returns bytes as an array, without a copy."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         try:
             found: Optional[NDArray[Any]] = np.frombuffer(data, np.uint8)

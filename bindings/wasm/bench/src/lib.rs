@@ -2,7 +2,7 @@
 #![no_std]
 #![allow(unsafe_code)]
 
-use octaplex::codecs::{Stream, TurboQuant, TurboQuantSpec};
+use octaplex::codecs::{HeadId, TurboQuant, TurboQuantSpec};
 use octaplex::Backend;
 
 const DIM: usize = 128;
@@ -40,7 +40,7 @@ fn run(
     scores: &mut [f32],
     times: usize,
 ) -> Result<(), octaplex::Error> {
-    let codec = TurboQuant::<DIM>::build(TurboQuantSpec::new(4), Backend::detect(), Stream::default())?;
+    let codec = TurboQuant::<DIM>::build(TurboQuantSpec::new(4), Backend::detect(), HeadId::default())?;
     let page = &mut page[..scores.len() * BYTES];
     if times == 0 {
         codec.encode_page(&rows[..scores.len()], page)?;

@@ -4,8 +4,8 @@ use super::{HqmqSpec, Secondary, Set};
 use crate::backend::Kernels as Backend;
 use crate::codebook::quaternions;
 use crate::codec::hqmq::ChunkPacking;
-use crate::stream::Purpose;
-use crate::stream::Stream;
+use crate::random::HeadId;
+use crate::random::Purpose;
 use alloc::{format, vec, vec::Vec};
 use octaplex_arch::quaternion::{QuaternionSet, RadiusSteps, UNITS};
 use rand_core::{Rng, SeedableRng};
@@ -110,7 +110,7 @@ fn sets() -> impl Iterator<Item = Set> {
     optimised.into_iter().chain(random).map(|(members, secondary)| {
         let spec =
             HqmqSpec { members, secondary, packing: ChunkPacking::Index, seed: 3, ..Default::default() };
-        match Set::new(&spec, Stream::default()) {
+        match Set::new(&spec, HeadId::default()) {
             Ok(set) => set,
             Err(error) => unreachable!("{error}"),
         }
@@ -169,7 +169,7 @@ fn ten_million_directions() {
 /// Members that coincide, or differ by a unit only: the lowest code wins.
 #[test]
 fn ties_go_to_the_lowest_code() {
-    let mut random = Stream::default().random(1, Purpose::Quaternions, 0);
+    let mut random = HeadId::default().random(1, Purpose::Quaternions, 0);
     let mut members: Vec<[f32; 4]> = (0..20).map(|_| random.unit_quaternion()).collect();
     for s in 10..20 {
         members[s] = times(UNITS[s], members[s - 10]);

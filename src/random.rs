@@ -1,6 +1,6 @@
 //! Seeded random numbers. The same seed gives the same signs and matrices on every machine.
 //!
-//! A stream is ChaCha8 with a seed of 32 bytes, little-endian:
+//! A random stream is ChaCha8 with a seed of 32 bytes, little-endian:
 //!
 //! ```text
 //! "octaplex" │ seed u64 │ layer u32 │ head u32 │ role u8 │ purpose u8 │ sub-block u8 │ 5 zeros
@@ -27,16 +27,16 @@ pub enum Role {
 /// Names the head of a layer that a codec serves. Under one seed, different heads get different
 /// rotations.
 ///
-/// A cache gives each layer its own stream, and keys another one than values. Decode blocks with
-/// the stream that encoded them.
+/// A cache gives each layer its own id, and keys another one than values. Decode blocks with the id
+/// that encoded them.
 ///
 /// ```
-/// use octaplex::codecs::{Role, Stream, TurboQuant, TurboQuantSpec};
+/// use octaplex::codecs::{Role, HeadId, TurboQuant, TurboQuantSpec};
 /// use octaplex::{Backend, Error};
 ///
 /// let build = |layer| {
-///     let stream = Stream { layer, role: Role::Keys, ..Stream::default() };
-///     TurboQuant::<64>::build(TurboQuantSpec::new(4), Backend::detect(), stream)
+///     let head = HeadId { layer, role: Role::Keys, ..HeadId::default() };
+///     TurboQuant::<64>::build(TurboQuantSpec::new(4), Backend::detect(), head)
 /// };
 /// let x = core::array::from_fn(|i| i as f32);
 /// let (mut first, mut second) = ([0; 34], [0; 34]);
@@ -46,7 +46,7 @@ pub enum Role {
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Stream {
+pub struct HeadId {
     /// The layer, from 0.
     pub layer: u32,
     /// The key/value head, from 0.
@@ -67,8 +67,8 @@ pub(crate) enum Purpose {
     Quaternions = 4,
 }
 
-impl Stream {
-    /// Returns the random numbers of this stream for a seed, a purpose and a part of a vector.
+impl HeadId {
+    /// Returns the random numbers of this head for a seed, a purpose and a part of a vector.
     pub(crate) fn random(self, seed: u64, purpose: Purpose, sub_block: u8) -> Random {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(b"octaplex");
