@@ -209,7 +209,7 @@ impl DeviceCache {
         self.work(py, || self.layer(layer)?.append_step_on(sequences, &rows, on).or_raise())
     }
 
-    /// How many such tokens there may be before `settle`; None where a sequence has not its sinks yet.
+    /// Returns how many steps may follow before `settle`, or `None` if a sequence has fewer tokens than sinks.
     fn steps_left(&self, py: Python, layer: usize, sequences: (usize, usize)) -> Result<Option<usize>> {
         self.work(py, || {
             let layer = self.layer(layer)?;
@@ -220,19 +220,19 @@ impl DeviceCache {
         })
     }
 
-    /// Learns what the GPU has counted, and closes pages.
+    /// Reads the GPU's count of tokens, and closes full pages.
     fn settle(&self, py: Python, layer: usize, on: usize) -> Result<()> {
         let on = stream(on);
         self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
     }
 
-    /// Makes room for so many tokens in pages of each of so many sequences.
+    /// Allocates memory for `tokens` tokens of each of `sequences` sequences.
     fn reserve(&self, py: Python, tokens: usize, sequences: usize) -> Result<()> {
         let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(sequences));
         self.work(py, || self.each(reserve).map(drop))
     }
 
-    /// Tokens that lie on the host.
+    /// Appends tokens from the host's memory.
     fn append_host(
         &self,
         py: Python,
@@ -259,7 +259,7 @@ impl DeviceCache {
         self.work(py, || self.layer(layer)?.calibrate(sequence, &keys, &queries).or_raise())
     }
 
-    /// Of sequences `first` to `first + count`: queries [sequences, query heads, queries, width].
+    /// Attends to `count` sequences from `first` on. Queries are \[sequences, query heads, queries, width].
     #[allow(clippy::too_many_arguments)] // Python's keywords
     fn attend(
         &self,
@@ -279,7 +279,7 @@ impl DeviceCache {
             let mut layer = self.layer(layer)?;
             let attend = options.attend(&sink_logits, &bias);
             if options.is_step() {
-                // Allocates once, and then only for another number of query heads.
+                // This allocates once, and again only for another number of query heads.
                 let heads = queries.len() / (sequences.1 * layer.config().key_dim).max(1);
                 layer.reserve(heads).or_raise()?;
             }
