@@ -150,7 +150,8 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
         OCTAPLEX_CENTER_PREFIX => Center::Prefix,
         OCTAPLEX_CENTER_PAGE => Center::Page,
         _ => {
-            let why = "center is OCTAPLEX_CENTER_PAGE, OCTAPLEX_CENTER_PREFIX or OCTAPLEX_CENTER_OFF";
+            let why =
+                "center is unknown: set OCTAPLEX_CENTER_PAGE, OCTAPLEX_CENTER_PREFIX or OCTAPLEX_CENTER_OFF";
             return Err(Failure::Here(octaplex_status::Unsupported, why));
         }
     };

@@ -1,4 +1,4 @@
-//! The cache of a model. Calls from several threads take turns where one changes it.
+//! The cache of a model. Threads may call it at once; a call that changes it waits for the others.
 
 use crate::given::{Floats, FloatsMut, bytes, floats};
 use crate::work::work;
@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
 #[pyclass(frozen, module = "octaplex._octaplex")]
-pub(crate) struct Cache(Box<RwLock<KvCache>>); // a KvCache is aligned to more than Python's objects are
+pub(crate) struct Cache(Box<RwLock<KvCache>>); // boxed, because a KvCache needs a larger alignment than Python's objects
 
 pub(crate) fn center(name: &str) -> Result<Center> {
     match name {
         "off" => Ok(Center::Off),
         "prefix" => Ok(Center::Prefix),
         "page" => Ok(Center::Page),
-        other => Err(Error::new_err(format!("center is \"off\", \"prefix\" or \"page\", not \"{other}\""))),
+        other => Err(Error::new_err(format!("center is \"{other}\": pass \"off\", \"prefix\" or \"page\""))),
     }
 }
 
@@ -30,7 +30,7 @@ impl Cache {
         Self(Box::new(RwLock::new(cache)))
     }
 
-    /// Without the interpreter's lock, which others need who hold this one.
+    /// Reads the cache without the interpreter's lock, which a thread that holds the cache's lock may need.
     pub(crate) fn read<T: Send>(&self, py: Python, call: impl FnOnce(&KvCache) -> T + Send) -> Result<T> {
         work(py, || call(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
     }
@@ -40,7 +40,7 @@ impl Cache {
     }
 }
 
-/// The most layers of a cache.
+/// The largest number of layers in a cache.
 const MOST_LAYERS: usize = 1 << 16;
 
 /// Options of attention.
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     position: Option<usize>,
 }
 
-/// What a cache is of, beside its size.
+/// Settings of a cache, without its size.
 #[derive(FromPyObject)]
 pub(crate) struct Settings {
     #[pyo3(item)]
@@ -91,7 +91,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The layers of a cache of that size.
+    /// Returns the configurations of all layers of a cache with this size.
     pub(crate) fn layers(
         &self,
         layers: usize,
@@ -119,21 +119,21 @@ impl Settings {
         if let Some(bits) = self.bits {
             config = config.for_bits(bits).or_raise()?;
         }
-        // More than a cache can have is refused where it is made.
+        // One layer too many is enough for the constructor to refuse it.
         Ok(config.layers().take(MOST_LAYERS + 1).collect())
     }
 }
 
 impl Options {
-    /// Whether it is one query a head, at the newest token.
+    /// Returns whether each head has one query, at the newest token.
     pub(crate) fn is_step(&self) -> bool {
         self.queries == 1 && self.position.is_none()
     }
 
-    /// As the library has them.
+    /// Converts the options to the library's.
     pub(crate) fn attend<'a>(&self, sink_logits: &'a [f32], bias: &'a [f32]) -> Attend<'a> {
         let mut attend = Attend::default().queries(self.queries).keep_sinks(self.keep_sinks);
-        attend.scale = self.scale.map(|scale| scale as f32); // here, where it is rounded to nearest
+        attend.scale = self.scale.map(|scale| scale as f32); // here, where the environment rounds to nearest
         attend.soft_cap = self.soft_cap.map(|cap| cap as f32);
         (attend.window, attend.position) = (self.window, self.position);
         attend.sink_logits(sink_logits).bias(bias)
@@ -158,7 +158,7 @@ impl Cache {
         Ok(Self::of(work(py, new)??))
     }
 
-    /// (layers, key/value heads, width) and the specs of keys and values, of the first layer.
+    /// Returns the number of layers, and the first layer's key/value heads and width.
     fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
         self.read(py, |cache| {
             let config = cache.layers().first().map(octaplex::cache::SharedLayer::config);
@@ -166,7 +166,7 @@ impl Cache {
         })
     }
 
-    /// The specs of each layer's keys and values.
+    /// Returns the specs of each layer's keys and values.
     fn specs(&self, py: Python) -> Result<Vec<(String, String)>> {
         self.read(py, |cache| {
             let configs = cache.layers().iter().map(octaplex::cache::SharedLayer::config);
@@ -201,7 +201,7 @@ impl Cache {
         mut output: FloatsMut,
     ) -> Result<()> {
         let (queries, TensorMut::F32(output)) = (queries.tensor()?, output.tensor()?) else {
-            return Err(Error::new_err("out is of float32: attention's results are"));
+            return Err(Error::new_err("out has the wrong type: pass float32"));
         };
         let more = |floats: &'_ Option<Floats>| {
             floats
@@ -259,7 +259,7 @@ impl Cache {
                 Err(Error::new_err(format!("{name}: {error}")))
             }
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(Error::new_err(format!("{name}: the file is cut off, or no snapshot of a cache")))
+                Err(Error::new_err(format!("{name}: the file is truncated, or not a snapshot of a cache")))
             }
             Err(error) => Err(os_error(error, &path)),
         }
@@ -269,13 +269,13 @@ impl Cache {
         self.read(py, |cache| cache.next_position(layer))?.or_raise()
     }
 
-    /// In the order of the Python class's fields.
+    /// Returns the counts in the order of the Python class's fields.
     fn stats(&self, py: Python) -> Result<Vec<usize>> {
         Ok(numbers(&self.read(py, KvCache::stats)?))
     }
 }
 
-/// In the order of the Python class's fields.
+/// Returns counts in the order of the Python class's fields.
 pub(crate) fn numbers(stats: &Stats) -> Vec<usize> {
     vec![
         stats.tokens,

@@ -1,4 +1,4 @@
-//! The stateless codec of chunks.
+//! The codec of chunks, which has no state.
 
 use crate::cache::center;
 use crate::given::{Floats, FloatsMut, bytes};
@@ -16,11 +16,11 @@ fn layout(name: &str) -> Result<ChunkLayout> {
     match name {
         "split" => Ok(ChunkLayout::Split),
         "fused" => Ok(ChunkLayout::Fused),
-        other => Err(Error::new_err(format!("layout is \"split\" or \"fused\", not \"{other}\""))),
+        other => Err(Error::new_err(format!("layout is \"{other}\": pass \"split\" or \"fused\""))),
     }
 }
 
-/// What a chunk is of.
+/// Settings of a chunk, without its size.
 #[derive(FromPyObject)]
 struct Settings {
     #[pyo3(item)]
@@ -39,7 +39,7 @@ struct Settings {
     balance: bool,
 }
 
-/// (layers, key/value heads, width), settings as Python has them, (tokens, bytes), type.
+/// (layers, key/value heads, width), settings in Python's form, (tokens, bytes), type.
 type Info = (
     (usize, usize, usize),
     (String, String, &'static str, u32, usize, &'static str, bool),
@@ -47,7 +47,7 @@ type Info = (
     &'static str,
 );
 
-/// What a blob's header says.
+/// Reads a blob's header.
 #[pyfunction]
 pub(crate) fn chunk_info(blob: PyReadonlyArray1<u8>) -> Result<Info> {
     let ChunkInfo { config, tokens, dtype, bytes, .. } = ChunkInfo::read(bytes(&blob)?).or_raise()?;

@@ -1,11 +1,11 @@
-//! One codec, without a cache.
+//! Codecs without a cache.
 
 use crate::given::{Floats, bytes, floats};
 use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use octaplex::Backend;
-use octaplex::codecs::{Role, HeadId};
+use octaplex::codecs::{HeadId, Role};
 use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "octaplex._octaplex")]

@@ -1,4 +1,4 @@
-//! Caches on a GPU: layers of several sequences. The Python classes say which sequence is whose.
+//! Caches on a GPU: layers of several sequences. The Python classes know which cache owns which sequence.
 
 use crate::cache::{Cache, Options, Settings, numbers};
 use crate::given::{Floats, OnDevice, RowsOnDevice, floats, stream};
@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Tokens in pages that a layer has room for at first.
+/// Tokens in pages for which a new layer allocates memory.
 const FIRST: usize = 4096;
 
-/// One for each GPU that has been asked for: its caches share a stream.
+/// One device for each GPU in use. All its caches share a stream.
 static DEVICES: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
 
 impl<T> OrRaise<T> for core::result::Result<T, gpu::Error> {
@@ -37,21 +37,21 @@ fn device(number: usize) -> Result<Device> {
     Ok(device)
 }
 
-/// The name of a GPU, and what kernels are compiled for.
+/// Returns the name of a GPU, and the architecture that kernels are compiled for.
 #[pyfunction(name = "gpu")]
 pub(crate) fn gpu_name(py: Python, number: usize) -> Result<(String, String)> {
     let device = work(py, || device(number))??;
     Ok((device.name().into(), device.architecture().into()))
 }
 
-/// Layers on a GPU, each of the same sequences.
+/// Layers on a GPU. All have the same sequences.
 #[pyclass(frozen, module = "octaplex._octaplex")]
 pub(crate) struct DeviceCache {
     device: Device,
     layers: Vec<Mutex<Layer>>,
 }
 
-/// Makes room where there is too little, a quarter more than there is if the GPU has that, and tries again.
+/// Runs `work`. If memory is too short, allocates a quarter more, or the least that is needed, and runs it again.
 fn with_room<T>(
     layer: &mut Layer,
     work: impl Fn(&mut Layer) -> core::result::Result<T, gpu::Error>,
@@ -62,7 +62,7 @@ fn with_room<T>(
     };
     let room = layer.paged_capacity();
     let least = room + needed.saturating_sub(free) * layer.config().page;
-    // One sequence is spare, or a fork that shares its pages: more than the others can fill is nobody's.
+    // One sequence is spare, or a fork that shares its pages. So the others never fill more than this.
     let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
     if layer.grow(least.max((room + room / 4).min(most))).is_err() {
         layer.grow(least)?;
@@ -70,7 +70,7 @@ fn with_room<T>(
     work(layer)
 }
 
-/// Makes sequence number i what sequence `from[i]` was. `spare` is a sequence that is in nobody's use.
+/// Replaces each sequence i with the former sequence `from[i]`. `spare` is an unused sequence.
 fn pick(layer: &mut Layer, from: &[usize], spare: usize) -> core::result::Result<(), gpu::Error> {
     let mut left: Vec<(usize, usize)> =
         from.iter().copied().enumerate().filter(|(to, from)| to != from).collect();
@@ -81,7 +81,7 @@ fn pick(layer: &mut Layer, from: &[usize], spare: usize) -> core::result::Result
                 layer.fork(source, to)?;
             }
             None => {
-                // A circle: what the first place holds is kept aside, and the place is then nobody's source.
+                // A cycle: `spare` keeps the first sequence, and nothing reads its old place any more.
                 layer.fork(to, spare)?;
                 layer.fork(source, to)?;
                 left.swap_remove(0);
@@ -105,12 +105,12 @@ impl DeviceCache {
         Ok(found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Without the interpreter's lock; other libraries of this thread find their GPU current afterwards.
+    /// Works without the interpreter's lock, and then restores the thread's current GPU for other libraries.
     fn work<T: Send>(&self, py: Python, call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         work(py, || self.device.keep_current(call).map_err(gpu::Error::from).or_raise()?)?
     }
 
-    /// All layers, one after the other.
+    /// Calls `call` on all layers, one after the other.
     fn each<T>(
         &self,
         mut call: impl FnMut(&mut Layer) -> core::result::Result<T, gpu::Error>,
@@ -121,7 +121,7 @@ impl DeviceCache {
 
 #[pymethods]
 impl DeviceCache {
-    /// Of all layers of a cache of that size, or of one of them.
+    /// Creates all layers of a cache with this size, or only layer `only`.
     #[new]
     fn new(
         py: Python,
@@ -136,7 +136,7 @@ impl DeviceCache {
             let device = device(number)?;
             let configs = settings.layers(layers, (kv_heads, head_dim), capacity)?;
             if configs.is_empty() || configs.len() < layers {
-                return Err(Error::new_err("a cache has 1 to 65,536 layers"));
+                return Err(Error::new_err("the number of layers is out of range: pass 1 to 65,536"));
             }
             let made = device.keep_current(|| {
                 let mine = configs.iter().enumerate().filter(|(n, _)| only.is_none_or(|only| only == *n));
@@ -151,7 +151,7 @@ impl DeviceCache {
         })?
     }
 
-    /// With the layers of a cache on the CPU, and empty.
+    /// Creates empty layers with the configurations of a cache on the CPU.
     #[staticmethod]
     fn like(py: Python, number: usize, cache: &Cache, sequences: usize) -> Result<Self> {
         let device = work(py, || device(number))??;
@@ -167,7 +167,7 @@ impl DeviceCache {
         Ok(Self { device, layers })
     }
 
-    /// (layers, key/value heads, width).
+    /// Returns the number of layers, key/value heads and width.
     fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
         self.work(py, || {
             let config = *self.layer(0)?.config();
@@ -175,19 +175,19 @@ impl DeviceCache {
         })
     }
 
-    /// The specs of each layer's keys and values.
+    /// Returns the specs of each layer's keys and values.
     fn specs(&self, py: Python) -> Result<Vec<(String, String)>> {
         let specs =
             |layer: &mut Layer| Ok((layer.config().keys.to_string(), layer.config().values.to_string()));
         self.work(py, || self.each(specs))
     }
 
-    /// How many sequences there are.
+    /// Returns the number of sequences.
     fn sequences(&self, py: Python) -> Result<usize> {
         self.work(py, || Ok(self.layer(0)?.sequences()))
     }
 
-    /// Tokens that lie on the GPU.
+    /// Appends tokens from the GPU's memory.
     fn append(&self, py: Python, layer: usize, sequence: usize, rows: RowsOnDevice, on: usize) -> Result<()> {
         let (rows, on) = (rows.rows()?, stream(on));
         self.work(py, || {
@@ -195,7 +195,7 @@ impl DeviceCache {
         })
     }
 
-    /// One token of each of some sequences, which the GPU counts by itself.
+    /// Appends one token to each of these sequences. The GPU counts the tokens.
     fn append_step(
         &self,
         py: Python,
@@ -209,7 +209,7 @@ impl DeviceCache {
         self.work(py, || self.layer(layer)?.append_step_on(sequences, &rows, on).or_raise())
     }
 
-    /// How many such tokens there may be before `settle`; None where a sequence has not its sinks yet.
+    /// Returns how many steps may follow before `settle`, or `None` if a sequence has fewer tokens than sinks.
     fn steps_left(&self, py: Python, layer: usize, sequences: (usize, usize)) -> Result<Option<usize>> {
         self.work(py, || {
             let layer = self.layer(layer)?;
@@ -220,19 +220,19 @@ impl DeviceCache {
         })
     }
 
-    /// Learns what the GPU has counted, and closes pages.
+    /// Reads the GPU's count of tokens, and closes full pages.
     fn settle(&self, py: Python, layer: usize, on: usize) -> Result<()> {
         let on = stream(on);
         self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
     }
 
-    /// Makes room for so many tokens in pages of each of so many sequences.
+    /// Allocates memory for `tokens` tokens of each of `sequences` sequences.
     fn reserve(&self, py: Python, tokens: usize, sequences: usize) -> Result<()> {
         let reserve = |layer: &mut Layer| layer.grow(tokens.saturating_mul(sequences));
         self.work(py, || self.each(reserve).map(drop))
     }
 
-    /// Tokens that lie on the host.
+    /// Appends tokens from the host's memory.
     fn append_host(
         &self,
         py: Python,
@@ -259,7 +259,7 @@ impl DeviceCache {
         self.work(py, || self.layer(layer)?.calibrate(sequence, &keys, &queries).or_raise())
     }
 
-    /// Of sequences `first` to `first + count`: queries [sequences, query heads, queries, width].
+    /// Attends to `count` sequences from `first` on. Queries are \[sequences, query heads, queries, width].
     #[allow(clippy::too_many_arguments)] // Python's keywords
     fn attend(
         &self,
@@ -279,7 +279,7 @@ impl DeviceCache {
             let mut layer = self.layer(layer)?;
             let attend = options.attend(&sink_logits, &bias);
             if options.is_step() {
-                // Allocates once, and then only for another number of query heads.
+                // This allocates once, and again only for another number of query heads.
                 let heads = queries.len() / (sequences.1 * layer.config().key_dim).max(1);
                 layer.reserve(heads).or_raise()?;
             }
@@ -288,7 +288,7 @@ impl DeviceCache {
         })
     }
 
-    /// In every layer, or in none where one refuses.
+    /// Truncates every layer. After an error no layer has changed.
     fn truncate(&self, py: Python, sequence: usize, position: usize) -> Result<()> {
         self.work(py, || {
             self.each(|layer| layer.check_truncate(sequence, position))?;
@@ -296,7 +296,7 @@ impl DeviceCache {
         })
     }
 
-    /// `Ok` if `truncate` would do its work.
+    /// Returns an error if `truncate` would fail.
     fn check_truncate(&self, py: Python, sequence: usize, position: usize) -> Result<()> {
         self.work(py, || self.each(|layer| layer.check_truncate(sequence, position)).map(drop))
     }
@@ -313,7 +313,7 @@ impl DeviceCache {
         self.work(py, || self.each(|layer| layer.fork(from, to)).map(drop))
     }
 
-    /// Makes sequence number i what sequence `from[i]` was. The last sequence is emptied.
+    /// Replaces each sequence i with the former sequence `from[i]`. Empties the last sequence.
     fn pick(&self, py: Python, from: Vec<usize>) -> Result<()> {
         self.work(py, || {
             let refused = |layer: &mut Layer| {
@@ -327,12 +327,12 @@ impl DeviceCache {
         })
     }
 
-    /// A sequence as a cache on the CPU.
+    /// Copies a sequence to a cache on the CPU.
     fn download(&self, py: Python, sequence: usize) -> Result<Cache> {
         self.work(py, || Ok(Cache::of(KvCache::from_layers(self.each(|layer| layer.download(sequence))?))))
     }
 
-    /// Makes a sequence what a cache on the CPU is.
+    /// Replaces a sequence with the contents of a cache on the CPU.
     fn upload(&self, py: Python, sequence: usize, cache: &Cache) -> Result<()> {
         let upload = |cache: &KvCache| {
             let (count, mine) = (cache.layers().len(), self.layers.len());
@@ -353,7 +353,7 @@ impl DeviceCache {
         self.work(py, || self.layer(layer)?.next_position(sequence).or_raise())
     }
 
-    /// Of all layers, in the order of the Python class's fields.
+    /// Returns counts over all layers, in the order of the Python class's fields.
     fn stats(&self, py: Python, sequence: usize) -> Result<Vec<usize>> {
         self.work(py, || {
             let all = self.each(|layer| layer.stats(sequence))?;
@@ -361,9 +361,10 @@ impl DeviceCache {
         })
     }
 
-    /// Bytes that all layers' pages take on the GPU, with those that are free.
+    /// Returns the bytes of all layers' pages on the GPU, including free pages.
     fn page_bytes(&self, py: Python) -> Result<usize> {
-        let bytes = |layer: &mut Layer| Ok(layer.paged_capacity() / layer.config().page * layer.gpu_page_bytes());
+        let bytes =
+            |layer: &mut Layer| Ok(layer.paged_capacity() / layer.config().page * layer.gpu_page_bytes());
         self.work(py, || Ok(self.each(bytes)?.iter().sum()))
     }
 }

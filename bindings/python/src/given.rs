@@ -1,4 +1,4 @@
-//! Arrays as the library's slices.
+//! Converts arrays to the library's slices.
 
 use crate::{Error, Result};
 use half::slice::HalfBitsSliceExt;
@@ -9,7 +9,7 @@ use octaplex::{Floats as Tensor, FloatsMut as TensorMut};
 use pyo3::prelude::*;
 use std::borrow::Cow;
 
-/// Floats to read: of two bytes as their bits, with the name of their type.
+/// Floats to read. 16-bit floats are their bits, and their type.
 #[derive(FromPyObject)]
 pub(crate) enum Floats<'py> {
     F32(PyReadonlyArray1<'py, f32>),
@@ -23,7 +23,7 @@ pub(crate) enum FloatsMut<'py> {
     Halves(PyReadwriteArray1<'py, u16>, Half),
 }
 
-/// Whether two bytes are a bfloat16.
+/// The type of 16-bit floats: true for bfloat16, false for f16.
 #[derive(FromPyObject, Clone, Copy)]
 #[pyo3(transparent)]
 pub(crate) struct Half(bool);
@@ -60,7 +60,7 @@ impl FloatsMut<'_> {
     }
 }
 
-/// As f32, without a copy where they are.
+/// Converts floats to f32. Copies only 16-bit floats.
 pub(crate) fn floats<'a>(tensor: Tensor<'a>) -> Cow<'a, [f32]> {
     match tensor {
         Tensor::F32(values) => Cow::Borrowed(values),
@@ -73,7 +73,7 @@ pub(crate) fn bytes<'a>(array: &'a PyReadonlyArray1<u8>) -> Result<&'a [u8]> {
     contiguous(array.as_slice())
 }
 
-/// Floats in a GPU's memory: their address, how many, and the name of their type.
+/// Floats in a GPU's memory: their address, their number, and the name of their type.
 #[derive(FromPyObject)]
 pub(crate) struct OnDevice(u64, usize, String);
 
@@ -90,13 +90,13 @@ impl OnDevice {
                 return Err(Error::new_err(said));
             }
         };
-        // SAFETY: `_gpu.py` says where a tensor of this GPU lies and how long it is. It holds the tensor during the call, and
-        // who frees it does so in the order of the stream that it names.
+        // SAFETY: `_gpu.py` passes address and length of a tensor of this GPU, and keeps the tensor alive during the call. Its
+        // library frees memory in the order of the stream that `_gpu.py` passes.
         Ok(unsafe { DeviceSlice::new(*address, *len, float) })
     }
 }
 
-/// Keys and values of tokens in a GPU's memory, tokens, floats from a token and from a head to the next.
+/// Keys and values in a GPU's memory, the number of tokens, and the strides of tokens and heads in floats.
 #[derive(FromPyObject)]
 pub(crate) struct RowsOnDevice(OnDevice, OnDevice, usize, usize, usize);
 
@@ -114,9 +114,9 @@ impl RowsOnDevice {
     }
 }
 
-/// The stream of that handle.
+/// Returns the stream with this handle.
 #[allow(unsafe_code)]
 pub(crate) fn stream(handle: usize) -> CallerStream {
-    // SAFETY: `_gpu.py` takes it from who has the tensors: PyTorch's current stream of their GPU, or the one that they name.
+    // SAFETY: `_gpu.py` passes PyTorch's current stream of the tensors' GPU, or the stream that the tensors name.
     unsafe { CallerStream::new(handle) }
 }

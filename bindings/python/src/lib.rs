@@ -1,5 +1,5 @@
-//! The extension module behind the package `octaplex`, whose Python says what arrays may be: here they are one-dimensional,
-//! contiguous, and of a type that NumPy has. Work is done without the interpreter's lock.
+//! The extension module of the package `octaplex`. The package's Python code checks arrays: here they are one-dimensional,
+//! contiguous, and of a type that NumPy has. Calls release the interpreter's lock while they work.
 
 mod cache;
 mod chunk;
@@ -13,18 +13,23 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use std::path::Path;
 
-pyo3::create_exception!(octaplex, Error, pyo3::exceptions::PyValueError, "What was wrong, and what to do.");
+pyo3::create_exception!(
+    octaplex,
+    Error,
+    pyo3::exceptions::PyValueError,
+    "Says what was wrong, and what to do."
+);
 pyo3::create_exception!(
     octaplex,
     OutOfMemory,
     Error,
-    "A GPU has not enough free memory. The cache is as it was."
+    "A GPU has too little free memory. The cache is unchanged."
 );
 
-/// What every call returns.
+/// The result of every call.
 pub(crate) type Result<T> = PyResult<T>;
 
-/// The library's errors as Python's.
+/// Converts the library's errors to Python's.
 pub(crate) trait OrRaise<T> {
     fn or_raise(self) -> Result<T>;
 }
@@ -35,7 +40,7 @@ impl<T> OrRaise<T> for core::result::Result<T, octaplex::Error> {
     }
 }
 
-/// A file's error as Python has it: the OSError of its number, which names the path.
+/// Converts a file's error to Python's OSError, with its number and path.
 pub(crate) fn os_error(error: std::io::Error, path: &Path) -> PyErr {
     let words = error.to_string();
     let words = words.split(" (os error").next().unwrap_or_default();
@@ -52,27 +57,27 @@ pub(crate) fn spec(text: &str) -> Result<CodecSpec> {
     text.parse().map_err(|error: octaplex::Error| Error::new_err(format!("\"{text}\": {error}")))
 }
 
-/// The spec of a text, or the default where none is named.
+/// Parses a spec, or returns the default for `None`.
 pub(crate) fn spec_or(text: Option<&str>, default: CodecSpec) -> Result<CodecSpec> {
     text.map_or(Ok(default), spec)
 }
 
-/// The names of all codecs.
+/// Returns the names of all codecs.
 #[pyfunction]
 fn codecs() -> Vec<&'static str> {
     CodecSpec::all().iter().map(|codec| codec.name).collect()
 }
 
-/// The instructions in use.
+/// Returns the name of the backend in use.
 #[pyfunction]
 fn backend() -> &'static str {
     Backend::detect().name()
 }
 
-/// A codec's name, its checksum, what that must be.
+/// A codec's name, its checksum, and the expected checksum.
 type Line = (&'static str, String, Option<String>);
 
-/// A line a codec, and the checksum of all.
+/// Returns a line for each codec, and the checksum of all.
 #[pyfunction(name = "verify")]
 fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
     work::work(py, || {

@@ -1,4 +1,4 @@
-//! The one door of all work: without the interpreter's lock, on threads that exist, with floats that round as everywhere.
+//! Runs every call's work: without the interpreter's lock, on threads of this process, in the default float environment.
 
 use crate::{Error, Result};
 use pyo3::prelude::*;
@@ -7,26 +7,26 @@ use std::cell::Cell;
 use std::mem;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
-/// Read by calls that work, written while the process forks. So a child never starts with a lock that a thread of its parent
-/// holds, or with a cache in the middle of a change.
+/// Calls hold this lock for reading, and a fork of the process holds it for writing. So a child never starts with a lock
+/// that a thread of its parent holds, or with a half-changed cache.
 static FORKS: RwLock<()> = RwLock::new(());
 
 thread_local! {
-    /// What this thread holds from before a fork until after it.
+    /// The guard that this thread holds from before a fork until after it.
     static FORKING: Cell<Option<RwLockWriteGuard<'static, ()>>> = const { Cell::new(None) };
 }
 
-/// Whose threads work.
+/// The threads that work.
 enum Threads {
-    /// Rayon's own, which start with the first call that has work for several.
+    /// Rayon's global pool, which starts with the first parallel call.
     Process,
-    /// Those of a forked child, which start with its first call: the parent's are not in it.
+    /// The pool of a forked child, which starts with its first call. A child has none of its parent's threads.
     Child(Option<Arc<ThreadPool>>),
 }
 
 static THREADS: Mutex<Threads> = Mutex::new(Threads::Process);
 
-/// The pool to work in, where it is not rayon's own.
+/// Returns the pool to work in, or `None` for rayon's global pool.
 fn pool() -> Result<Option<Arc<ThreadPool>>> {
     match &mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner) {
         Threads::Process => Ok(None),
@@ -34,13 +34,13 @@ fn pool() -> Result<Option<Arc<ThreadPool>>> {
         Threads::Child(none) => {
             let built = ThreadPoolBuilder::new().build();
             let pool = built
-                .map_err(|error| Error::new_err(format!("this process can start no threads: {error}")))?;
+                .map_err(|error| Error::new_err(format!("cannot start threads in this process: {error}")))?;
             Ok(Some(Arc::clone(none.insert(Arc::new(pool)))))
         }
     }
 }
 
-/// Runs `work`. Threads that it starts inherit the default floating-point environment, whatever the caller's is.
+/// Runs `work` in the default floating-point environment, which its threads inherit.
 pub(crate) fn work<T: Send>(py: Python, work: impl FnOnce() -> T + Send) -> Result<T> {
     py.detach(|| {
         let _no_fork = FORKS.read().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +51,7 @@ pub(crate) fn work<T: Send>(py: Python, work: impl FnOnce() -> T + Send) -> Resu
     })
 }
 
-/// Waits for calls in progress. They do not need the interpreter's lock, which this thread holds.
+/// Waits for calls in progress. This thread holds the interpreter's lock, which they do not need.
 #[pyfunction]
 pub(crate) fn before_fork() {
     FORKING.set(Some(FORKS.write().unwrap_or_else(PoisonError::into_inner)));
@@ -66,6 +66,6 @@ pub(crate) fn after_fork() {
 pub(crate) fn after_fork_in_child() {
     let before =
         mem::replace(&mut *THREADS.lock().unwrap_or_else(PoisonError::into_inner), Threads::Child(None));
-    mem::forget(before); // dropping a pool waits for threads, which this process does not have
+    mem::forget(before); // dropping the pool would wait for threads that this process does not have
     FORKING.take();
 }

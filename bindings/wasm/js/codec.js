@@ -1,7 +1,7 @@
 import { Handle } from "./memory.js";
 import { OctaplexError, known, show, whole } from "./error.js";
 
-/** Vectors to bytes and back, scores and sums on the bytes. Made by `octaplex.codec(spec, options)`. */
+/** Encodes and decodes vectors, and computes scores and sums on the bytes. `octaplex.codec(spec, options)` creates it. */
 export class Codec extends Handle {
   #wasm;
   #memory;
@@ -32,17 +32,17 @@ export class Codec extends Handle {
     this.spec = wasm.codec_spec === undefined ? spec : memory.said(wasm.codec_spec(handle));
   }
 
-  /** Bits of a value, everything stored counted but for lists of outliers (`med`). */
+  /** All stored bits divided by the number of values. Lists of outliers (`med`) are not counted. */
   get bitsPerValue() {
     return (8 * this.blockBytes) / this.dim;
   }
 
-  /** Bytes that so many rows take; with outliers (`med`), at most. */
+  /** Returns the bytes of `rows` rows. With outliers (`med`) this is the largest size. */
   bytesFor(rows) {
     return this.#wasm.codec_bytes_max(Handle.of(this), whole(rows, "rows")) >>> 0;
   }
 
-  /** Rows, one after the other, as blocks: in `out`, or in an array of their own. */
+  /** Encodes consecutive rows into blocks, in `out` or in a new array. */
   encode(rows, out) {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     memory.begin();
@@ -59,7 +59,7 @@ export class Codec extends Handle {
     }
   }
 
-  /** Blocks as rows. */
+  /** Decodes blocks into rows. */
   decode(blocks, out) {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     memory.begin();
@@ -77,12 +77,12 @@ export class Codec extends Handle {
     }
   }
 
-  /** Scores q·k of every query with every block, laid out [query][block]. */
+  /** Computes scores q·k of all queries with all blocks, [query][block]. */
   score(queries, blocks, out) {
     return this.#product(this.#wasm.codec_score, queries, "queries", blocks, out);
   }
 
-  /** Sums of weight·v over the blocks, weights laid out [output][block], in the vectors' own basis. */
+  /** Computes Σ weight·v over the blocks, in the basis of the rows. Weights are [output][block]. */
   accumulate(weights, blocks, out) {
     return this.#product(this.#wasm.codec_accumulate, weights, "weights", blocks, out);
   }

@@ -1,4 +1,4 @@
-/** What went wrong: `code` is one of a fixed set of words (README.md lists them), `message` says what was expected. */
+/** An error. `code` is one of a fixed set of words, which README.md lists. `message` says what was wrong and what was expected. */
 export class OctaplexError extends Error {
   constructor(code, message, options) {
     super(message, options);
@@ -7,16 +7,16 @@ export class OctaplexError extends Error {
   }
 }
 
-const NONE = 2 ** 32 - 1; // what a number that is not given goes in as
+const NONE = 2 ** 32 - 1; // stands for a missing number
 
-/** A whole number, as the module takes it; `missing` for undefined where that is allowed. */
+/** Returns a whole number for the module. Returns `missing` for undefined where that is allowed. */
 export function whole(value, name, missing) {
   if (value === undefined && missing !== undefined) return missing;
   if (Number.isInteger(value) && value >= 0 && value < NONE) return value;
   throw new OctaplexError("Range", `${name}: a whole number from 0 to ${NONE - 1}, got ${show(value)}`);
 }
 
-/** Refuses options that do not exist: a misspelt one would go unseen. */
+/** Throws for options that do not exist, because a misspelt one would otherwise be ignored. */
 export function known(options, names, what) {
   if (options === null || typeof options !== "object")
     throw new OctaplexError("Type", `${what}: an object, got ${show(options)}`);
@@ -25,7 +25,7 @@ export function known(options, names, what) {
       throw new OctaplexError("UnknownOption", `${what} have no ${name}; they have ${names.join(", ")}`);
 }
 
-/** A value in a message. */
+/** Returns a value for a message. */
 export function show(value) {
   const tag = Object.prototype.toString.call(value).slice(8, -1);
   return ["Number", "String", "Boolean"].includes(tag) ? JSON.stringify(value) ?? String(value) : tag;

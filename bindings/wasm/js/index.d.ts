@@ -1,14 +1,14 @@
-/** Why a call failed; `message` says what was expected and what was found. */
+/** The kind of an error. Its `message` says what was wrong and what was expected. */
 export type ErrorCode =
-  // What the library refuses: see its `Error`.
+  // Errors of the library: see its `Error`.
   | "NonFinite" | "Overflow" | "Weight" | "Length" | "Row" | "Page" | "Missing" | "Capacity" | "Rows" | "Heads" | "Width"
   | "Corrupt" | "Full" | "Dropped" | "Empty" | "Snapshot" | "UnknownCodec" | "UnknownKey" | "Value" | "Conflict"
   | "Unsupported" | "Other"
-  // An argument of the wrong kind, a number out of range, an option that does not exist.
+  // An argument has the wrong type, a number is out of range, or an option does not exist.
   | "Type" | "Range" | "UnknownOption"
-  // An object after its `dispose()`; a view of a memory that has grown since.
+  // An object was used after its `dispose()`, or a view after the memory grew.
   | "Disposed" | "Detached"
-  // The module is missing, or is none of octaplex; memory ran out; a bug; a module after one.
+  // The module is missing or not octaplex's; memory ran out; octaplex has a bug; the module was used after a bug.
   | "Load" | "OutOfMemory" | "Internal" | "Broken";
 
 export class OctaplexError extends Error {
@@ -17,66 +17,66 @@ export class OctaplexError extends Error {
 }
 
 export interface LoadOptions {
-  /** The build with SIMD128, or the plain one; by default what the engine takes. */
+  /** Chooses the build with SIMD128 or the plain one. The default is what the engine supports. */
   simd?: boolean;
-  /** `recommended` (the default) has `trellis`, `graded`, `turboquant` and plain floats; `all` has every codec, in twice the bytes. */
+  /** `recommended` (the default) has `trellis`, `graded`, `turboquant` and plain floats. `all` has every codec and is twice as large. */
   codecs?: "recommended" | "all";
-  /** Where the module lies, if not beside this package's files. */
+  /** Address of the module, if it is not next to this package's files. */
   url?: string | URL;
   /** The module itself. */
   module?: WebAssembly.Module | BufferSource;
 }
 
-/** Loads the module. Every call is an instance with a memory of its own. */
+/** Loads the module. Each call creates an instance with its own memory. */
 export function load(options?: LoadOptions): Promise<Octaplex>;
 
-/** Whether this engine has SIMD128. */
+/** Returns whether this engine has SIMD128. */
 export function hasSimd(): boolean;
 
-/** The modules of this package. */
+/** Addresses of this package's modules. */
 export const urls: { readonly plain: URL; readonly simd: URL; readonly allPlain: URL; readonly allSimd: URL };
 
 interface Disposal {
-  /** The same as `dispose`, for `using`; in engines without it, the registered symbol of that name. */
+  /** Calls `dispose`, for `using`. Engines without `Symbol.dispose` use the registered symbol of that name. */
   [Symbol.dispose](): void;
-  /** Frees the memory. A second time, nothing happens; every other call is then an error (`Disposed`). */
+  /** Frees the memory. A second call does nothing. Any other call then throws an error (`Disposed`). */
   dispose(): void;
 }
 
-/** Memory of the module's: views of it, and parts of them, go into calls and take results without a copy. */
+/** Memory of the module. Pass its view, or parts of the view, as arguments or as `out`: calls then copy nothing. */
 export interface Buffer<View> extends Disposal {
   readonly length: number;
-  /** The values, zeros at first. Take it anew after calls that may have made memory grow. */
+  /** The values, initially zeros. Read this property again after calls that may grow the memory. */
   readonly view: View;
-  /** Copies values into it. */
+  /** Copies values into the memory. */
   set(values: ArrayLike<number>, offset?: number): void;
 }
 export type Floats = Buffer<Float32Array>;
 export type Bytes = Buffer<Uint8Array>;
 
 export interface CodecOptions {
-  /** Values of a row: 32, 64, 80, 96, 112, 128, 160, 192, 256, 512 or 576. */
+  /** Width of a row: 32, 64, 80, 96, 112, 128, 160, 192, 256, 512 or 576. */
   dim: number;
-  /** Which layer, head and role: rows of others are rotated differently. */
+  /** Number of the layer. Layer, head and role choose the rotation. */
   layer?: number;
   head?: number;
   role?: "keys" | "values";
 }
 
-/** Vectors to bytes and back, scores and sums on the bytes. `out` takes the result, which is returned in any case. */
+/** Encodes and decodes vectors, and computes scores and sums on the bytes. Calls write to `out` if you pass it, and return the result. */
 export interface Codec extends Disposal {
   readonly spec: string;
   readonly dim: number;
   readonly blockBytes: number;
-  /** Everything stored counted, but for lists of outliers (`med`). */
+  /** All stored bits divided by the number of values. Lists of outliers (`med`) are not counted. */
   readonly bitsPerValue: number;
-  /** Bytes of so many rows; with outliers (`med`), at most. */
+  /** Returns the bytes of `rows` rows. With outliers (`med`) this is the largest size. */
   bytesFor(rows: number): number;
   encode(rows: Float32Array, out?: Uint8Array): Uint8Array;
   decode(blocks: Uint8Array, out?: Float32Array): Float32Array;
-  /** q·k of every query with every block, [query][block]. */
+  /** Computes scores q·k of all queries with all blocks, [query][block]. */
   score(queries: Float32Array, blocks: Uint8Array, out?: Float32Array): Float32Array;
-  /** Σ weight·v over the blocks, weights [output][block], in the rows' own basis. */
+  /** Computes Σ weight·v over the blocks, in the basis of the rows. Weights are [output][block]. */
   accumulate(weights: Float32Array, blocks: Uint8Array, out?: Float32Array): Float32Array;
 }
 
@@ -207,7 +207,7 @@ export interface Verified {
 }
 
 export interface Octaplex {
-  /** `simd128` or `portable`: the same bits, at another speed. */
+  /** `simd128` or `portable`. They are bit-exact and differ in speed. */
   readonly backend: string;
   codec(spec: string, options: CodecOptions): Codec;
   cache(options: CacheOptions): Cache;
@@ -215,8 +215,8 @@ export interface Octaplex {
   floats(length: number): Floats;
   bytes(length: number): Bytes;
   codecs(): { name: string; summary: string; keys: string[] }[];
-  /** Bytes in use, and what the module has of the system's, which never shrinks. */
+  /** Returns bytes in use, and bytes that the module has from the system, which never shrink. */
   memory(): { used: number; reserved: number };
-  /** Checksums of every codec from a fixed seed, beside what they are on every machine. About a second. */
+  /** Computes the checksums of all codecs, and compares them with the published table. It takes about a second. */
   verify(): Verified;
 }

@@ -2,7 +2,7 @@
  * octaplex in WebAssembly.
  *
  *     import { load } from "octaplex";
- *     const octaplex = await load(); // with SIMD128 where the engine has it
+ *     const octaplex = await load(); // with SIMD128 if the engine supports it
  *     const codec = octaplex.codec("turboquant:bits=4", { dim: 128 });
  *     const blocks = codec.encode(keys); // a Float32Array of rows, as a Uint8Array
  *     const scores = codec.score(query, blocks);
@@ -14,7 +14,7 @@ import { Bytes, Floats, Memory } from "./memory.js";
 
 export { Bytes, Cache, Codec, Floats, OctaplexError };
 
-/** The modules, for those who place them elsewhere: with the recommended codecs, and with all. */
+/** Addresses of the modules, for programs that move them: with the recommended codecs, and with all. */
 export const urls = {
   plain: new URL("./octaplex.wasm", import.meta.url),
   simd: new URL("./octaplex.simd.wasm", import.meta.url),
@@ -22,16 +22,16 @@ export const urls = {
   allSimd: new URL("./octaplex.all.simd.wasm", import.meta.url),
 };
 
-/** Whether this engine has SIMD128: whether it takes a module of one such function. */
+/** Returns whether this engine has SIMD128, by validating a module with one such function. */
 export function hasSimd() {
   const words = "0061736d010000000105016000017b030201000a0a010800410" + "0fd0ffd620b";
   return WebAssembly.validate(Uint8Array.from(words.match(/../g), (byte) => parseInt(byte, 16)));
 }
 
 /**
- * Loads the module: one of the builds in this package, or that of `url`, or `module` (bytes or a WebAssembly.Module).
- * The builds have `trellis`, `graded`, `turboquant` and plain floats; with `codecs: "all"`, every codec, in twice the bytes.
- * Every call is an instance with a memory of its own.
+ * Loads the module: one of the builds in this package, the one at `url`, or `module` (bytes or a WebAssembly.Module).
+ * The builds have `trellis`, `graded`, `turboquant` and plain floats. With `codecs: "all"` they have every codec, and are
+ * twice as large. Each call creates an instance with its own memory.
  */
 export async function load(options = {}) {
   known(options, ["simd", "codecs", "url", "module"], "load's options");
@@ -51,7 +51,7 @@ export async function load(options = {}) {
   });
 }
 
-/** Runs `step`; a file that is missing or is no module becomes an error that says what to do. */
+/** Runs `step`. If the file is missing or not a module, throws an error that says what to do. */
 async function loading(from, step) {
   try {
     return await step();
@@ -81,21 +81,21 @@ class Octaplex {
   constructor(wasm, memory) {
     this.#wasm = wasm;
     this.#memory = memory;
-    /** `simd128` or `portable`: the same bits, at another speed. */
+    /** `simd128` or `portable`. They are bit-exact and differ in speed. */
     this.backend = memory.said(wasm.backend());
   }
 
-  /** A codec for rows of `dim` values of one head. */
+  /** Creates a codec for rows of `dim` values of one head. */
   codec(spec, options) {
     return new Codec(this.#wasm, this.#memory, spec, options);
   }
 
-  /** An empty cache. */
+  /** Creates an empty cache. */
   cache(config) {
     return Cache.make(this.#all(), this.#memory, config);
   }
 
-  /** The cache of a snapshot. */
+  /** Creates the cache of a snapshot. */
   loadCache(bytes) {
     return Cache.load(this.#all(), this.#memory, bytes);
   }
@@ -105,17 +105,17 @@ class Octaplex {
     return this.#wasm;
   }
 
-  /** Zeros in the module's memory, which go through calls without a copy. */
+  /** Allocates zeros in the module's memory, which calls read and write without a copy. */
   floats(length) {
     return new Floats(this.#memory, length);
   }
 
-  /** The same, as bytes. */
+  /** Allocates zero bytes in the module's memory. */
   bytes(length) {
     return new Bytes(this.#memory, length);
   }
 
-  /** Every codec of this build: its name, what it is, and the keys of its spec. */
+  /** Returns all codecs of this build: name, summary, and the keys of the spec. */
   codecs() {
     const lines = this.#memory.said(this.#all().codecs()).trimEnd().split("\n");
     return lines.map((line) => {
@@ -124,12 +124,12 @@ class Octaplex {
     });
   }
 
-  /** Bytes: in use by buffers, codecs and caches, and what the module has of the system's, which never shrinks. */
+  /** Returns bytes in use by buffers, codecs and caches, and bytes that the module has from the system, which never shrink. */
   memory() {
     return { used: this.#wasm.heap_used() >>> 0, reserved: this.#memory.size };
   }
 
-  /** The checksums of every codec's bytes and results from a fixed seed, beside what they are on every machine. */
+  /** Computes the checksums of all codecs, and compares them with the published table. */
   verify() {
     const memory = this.#memory;
     memory.begin();

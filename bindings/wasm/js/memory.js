@@ -2,7 +2,7 @@ import { OctaplexError, show, whole } from "./error.js";
 
 const KEPT = 1 << 24; // bytes of staging memory that stay allocated
 
-/** An argument: where its values lie, and how many. `at` is -1 for an array outside the module's memory. */
+/** The address and length of an argument. `at` is -1 for an array outside the module's memory. */
 class Span {
   constructor(source, at, length, size) {
     this.source = source;
@@ -14,12 +14,12 @@ class Span {
 }
 
 /**
- * The module's memory. Arrays that lie in it go through by their address; others are staged, copied in for the call and
- * out after it. A call is `begin`, spans, `place`, the module's function, `check`, `give`, and `end` whatever happens.
+ * The module's memory. Calls pass arrays in it by address. Other arrays are staged: copied in before the call and out after
+ * it. A call is `begin`, spans, `place`, the module's function, `check`, `give`, and always `end`.
  */
 export class Memory {
   #stage = { at: 0, size: 0 };
-  /** Staging memory that the last call lacked: the next one that stages gets it. */
+  /** Staging memory that the last call lacked. The next call that stages allocates it. */
   #wanted = 0;
   #used = 0;
   #extra = [];
@@ -27,16 +27,16 @@ export class Memory {
   #decoder = new TextDecoder();
   #encoder = new TextEncoder();
   #views = {};
-  /** As it is when a call begins: asking the engine takes as long as the rest of a span. */
+  /** The buffer at the start of a call. It is stored because asking the engine is slow. */
   #buffer;
-  /** Why no call can be trusted any more: a bug of the library, or memory that ran out in the middle of a call. */
+  /** The reason why calls are refused: a bug of the library, or memory that ran out within a call. */
   #broken = null;
 
   constructor(wasm) {
     this.#wasm = wasm;
   }
 
-  /** A view of all memory, of the buffer of today: growth replaces it. */
+  /** Returns a view of all memory, of the current buffer. Growth replaces the buffer. */
   view(Type) {
     const { buffer } = this.#wasm.memory;
     let view = this.#views[Type.name];
@@ -63,11 +63,11 @@ export class Memory {
       sum += size;
     }
     this.#extra = [];
-    // Not allocated here, where memory that grows would take the result's view its values.
+    // Do not allocate here: growth would detach the view of the result.
     if (sum <= KEPT) this.#wanted = sum;
   }
 
-  /** Zeros that stay until they are released. */
+  /** Allocates zeros until they are released. */
   allocate(bytes) {
     const at = bytes < 2 ** 32 - 65536 ? this.#wasm.allocate(bytes) >>> 0 : 0;
     if (at === 0)
@@ -79,7 +79,7 @@ export class Memory {
     if (this.#broken === null) this.#wasm.release(at, bytes);
   }
 
-  /** Memory for this call. */
+  /** Allocates memory for this call. */
   #take(bytes) {
     if (this.#wanted > 0 && this.#used === 0 && this.#extra.length === 0) {
       if (this.#stage.at !== 0) this.#wasm.release(this.#stage.at, this.#stage.size);
@@ -99,7 +99,7 @@ export class Memory {
     return extra;
   }
 
-  /** An argument of that type: of this realm's, or of another's by its name. */
+  /** Checks the type of an argument. It compares names, so that types of other realms work. */
   span(array, Type, name) {
     if (!(array instanceof Type) && !(ArrayBuffer.isView(array) && array[Symbol.toStringTag] === Type.name))
       throw new OctaplexError("Type", `${name}: a ${Type.name}, got ${show(array)}`);
@@ -110,8 +110,8 @@ export class Memory {
   }
 
   /**
-   * The array to write to: the caller's, of at least that length, or none yet. A span of it where others were placed
-   * before its length is known: memory may have grown, and taken the caller's view its values.
+   * Returns the span to write to: the caller's array of at least this length, or none yet. `out` may already be a span. A
+   * call needs that if it places inputs before it knows the length, because growth may detach the caller's view.
    */
   target(out, Type, length) {
     const size = Type.BYTES_PER_ELEMENT;
@@ -123,7 +123,7 @@ export class Memory {
     return span;
   }
 
-  /** Puts an input where the module sees it, and where no output is written over it. */
+  /** Copies an input to the module's memory, unless it is there already and no output overwrites it. */
   place(span, target) {
     const overlaps =
       target !== undefined && target.at >= 0 && span.at < target.at + target.bytes && target.at < span.at + span.bytes;
@@ -137,7 +137,7 @@ export class Memory {
     return at;
   }
 
-  /** Room for an output. */
+  /** Allocates memory for an output. */
   room(target) {
     if (target.at < 0) {
       target.staged = true;
@@ -146,11 +146,11 @@ export class Memory {
     return target.at;
   }
 
-  /** The output's first `length` values, as an array of the caller's. */
+  /** Returns the first `length` values of an output as the caller's array. */
   give(target, Type, length = target.length) {
     const { source } = target;
     if (!target.staged) {
-      // The caller's view is of a memory that may have grown during the call.
+      // The memory may have grown during the call, which detaches the caller's view.
       if (source.buffer !== this.#wasm.memory.buffer) return new Type(this.#wasm.memory.buffer, target.at, length);
       return source.length === length ? source : source.subarray(0, length);
     }
@@ -161,7 +161,7 @@ export class Memory {
     return source.length === length ? source : source.subarray(0, length);
   }
 
-  /** Text in staging memory, as [address, length]. */
+  /** Writes a string to staging memory. Returns [address, length]. */
   text(text, name) {
     if (typeof text !== "string") throw new OctaplexError("Type", `${name}: a string, got ${show(text)}`);
     const bytes = this.#encoder.encode(text);
@@ -170,20 +170,20 @@ export class Memory {
     return [at, bytes.length];
   }
 
-  /** Numbers in staging memory. */
+  /** Writes numbers to staging memory. */
   numbers(numbers) {
     const at = this.#take(4 * numbers.length);
     new Uint32Array(this.#wasm.memory.buffer, at, numbers.length).set(numbers);
     return at;
   }
 
-  /** What a function of the module returned, unless it failed. */
+  /** Returns the result of a function of the module. Throws if it failed. */
   check(result) {
     if (result === -1) throw this.#error();
     return result >>> 0;
   }
 
-  /** Text that the module wrote. */
+  /** Returns the string that the module wrote. */
   said(length) {
     const at = this.#wasm.text() >>> 0;
     return this.#decoder.decode(this.view(Uint8Array).subarray(at, at + length));
@@ -196,7 +196,7 @@ export class Memory {
     return new OctaplexError(code, words.join("\n"));
   }
 
-  /** The module's way out where it cannot go on. */
+  /** Ends a call when the module cannot continue. */
   fail(length) {
     const error = this.#error(length);
     this.#broken = error.message;
@@ -204,7 +204,7 @@ export class Memory {
     throw error;
   }
 
-  /** An exception of a call, as the caller gets it: also where the engine stopped the module. */
+  /** Converts an exception of a call for the caller, also if the engine stopped the module. */
   exception(error) {
     if (error instanceof OctaplexError) return error;
     if (error instanceof WebAssembly.RuntimeError || error instanceof RangeError) {
@@ -219,11 +219,11 @@ function expectAttached(array, name) {
   try {
     new Uint8Array(array.buffer);
   } catch {
-    throw new OctaplexError("Detached", `${name}: the module's memory has grown since this view was made; take the buffer's view anew`);
+    throw new OctaplexError("Detached", `${name}: the module's memory has grown since this view was created: read the buffer's view again`);
   }
 }
 
-/** Memory of the module's, handed out: arrays in it go into calls, and results into them, without a copy. */
+/** Memory of the module. Calls read and write arrays in it without a copy. */
 class Buffer {
   #memory;
   #at;
@@ -237,13 +237,13 @@ class Buffer {
     this.#at = memory.allocate(this.length * Type.BYTES_PER_ELEMENT);
   }
 
-  /** The values. Take it anew after calls that may have made memory grow: a view of before has no values then. */
+  /** The values. Read this property again after calls that may grow the memory: an earlier view is then empty. */
   get view() {
     if (this.#at === 0) throw new OctaplexError("Disposed", "this buffer was disposed of");
     return new this.#Type(this.#memory.view(Uint8Array).buffer, this.#at, this.length);
   }
 
-  /** Copies values in; `buffer.view.set(codec.encode(rows))` would take the view before the call that may outdate it. */
+  /** Copies values into the memory. `buffer.view.set(codec.encode(rows))` is wrong: it reads the view before the call that may detach it. */
   set(values, offset = 0) {
     this.view.set(values, offset);
   }
@@ -270,7 +270,7 @@ export class Bytes extends Buffer {
   }
 }
 
-/** What codecs and caches share: a handle of the module's, and its end. */
+/** The base of codecs and caches: a handle of the module, and its disposal. */
 export class Handle {
   #handle;
   #drop;
@@ -285,13 +285,13 @@ export class Handle {
     FORGOTTEN.register(this, { memory, handle, drop }, this);
   }
 
-  /** The number, while it is one. */
+  /** Returns the handle. Throws after disposal. */
   static of(object) {
     if (object.#handle === 0) throw new OctaplexError("Disposed", `this ${object.#name} was disposed of`);
     return object.#handle;
   }
 
-  /** Frees the memory. A second time, nothing happens. */
+  /** Frees the memory. A second call does nothing. */
   dispose() {
     if (this.#handle === 0) return;
     FORGOTTEN.unregister(this);
@@ -313,5 +313,5 @@ function drop(memory, handle, dropping) {
   dropping(handle);
 }
 
-/** Frees what nobody disposed of, some time after nobody can reach it. */
+/** Frees objects without `dispose()`, some time after they become unreachable. */
 const FORGOTTEN = new FinalizationRegistry(({ memory, handle, drop: dropping }) => drop(memory, handle, dropping));

@@ -323,7 +323,7 @@ for (const simd of [true, false]) {
       const { reserved } = octaplex.memory();
       const large = octaplex.bytes(reserved);
       assert.ok(octaplex.memory().reserved > reserved);
-      fails("Detached", () => codec.encode(stale), "view anew");
+      fails("Detached", () => codec.encode(stale), "view again");
       assert.deepEqual(floats.view, new Float32Array(DIM).fill(0.5));
       large.dispose();
       floats.dispose();

@@ -1,4 +1,4 @@
-"""Caches on a GPU: tensors that lie there, read and written where they are, on the stream of who has them."""
+"""Caches on a GPU. They read and write tensors in place, on the stream of the library that owns the tensors."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _DEFAULT_STREAM = 0
 
 
 class View(NamedTuple):
-    """Where a tensor lies on a GPU."""
+    """The place of a tensor in a GPU's memory."""
 
     address: int
     shape: tuple[int, ...]
     #: In floats, not in bytes.
     strides: tuple[int, ...]
     dtype: str
-    #: The GPU, where the tensor says it.
+    #: Number of the GPU; None if the tensor does not tell.
     number: Optional[int]
     stream: int
     writable: bool
 
     @property
     def contiguous(self) -> bool:
-        """Whether its floats follow each other."""
+        """Returns whether its floats lie without gaps."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides)):
             if size != 1 and stride != expected:
@@ -50,25 +50,25 @@ class View(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """Floats from the first to the last."""
+        """Returns the number of floats from the first to the last."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
 
     @property
     def given(self) -> tuple[int, int, str]:
-        """What the extension takes."""
+        """Returns the view as the extension takes it."""
         return self.address, self.extent, self.dtype
 
 
 def number_of(device: Any) -> Optional[int]:
-    """The GPU that a device is: "cuda", "cuda:1", a torch.device. None for the CPU."""
+    """Returns the GPU number of a device ("cuda", "cuda:1", a torch.device), or None for the CPU."""
     words = str(device)
     found = re.fullmatch(r"cuda(?::(\d+))?", words)
     if found is None:
         if words == "cpu":
             return None
-        raise Error(f'device is "{words}": pass "cpu", "cuda", or "cuda:1" and the like')
+        raise Error(f'device is "{words}": pass "cpu", "cuda", or a numbered GPU such as "cuda:1"')
     if found[1] is not None:
         return int(found[1])
     torch = sys.modules.get("torch")
@@ -76,14 +76,14 @@ def number_of(device: Any) -> Optional[int]:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Whether a tensor lies on a GPU."""
+    """Returns whether a tensor is on a GPU."""
     if _tensors.is_torch(tensor):
         return bool(tensor.device.type == "cuda")
     return not isinstance(tensor, np.ndarray) and hasattr(tensor, "__cuda_array_interface__")
 
 
 def view(tensor: Tensor, what: str, number: Optional[int], writable: bool = False) -> View:
-    """Where a tensor of this GPU lies; an :class:`Error` for one that lies elsewhere or is of something else."""
+    """Returns the place of a tensor of this GPU. Raises an :class:`Error` if it is elsewhere or of another type."""
     if not is_on_gpu(tensor):
         where = f"on {tensor.device}" if hasattr(tensor, "device") else f"a {type(tensor).__name__}"
         raise Error(f"{what} is {where}, and the cache is on cuda:{number}: pass a tensor of that GPU")
@@ -107,7 +107,7 @@ def _of_torch(tensor: Any) -> View:
 def _of_interface(tensor: Any, what: str) -> View:
     interface = tensor.__cuda_array_interface__
     if interface.get("mask") is not None:
-        raise Error(f"{what} is a masked array, whose mask nothing here reads: pass one without")
+        raise Error(f"{what} is a masked array, and octaplex ignores masks: pass one without a mask")
     shape, dtype = tuple(interface["shape"]), _TYPES.get(interface["typestr"], interface["typestr"])
     address, read_only = interface["data"]
     width = _WIDTHS.get(dtype, 1)
@@ -124,8 +124,9 @@ def _of_interface(tensor: Any, what: str) -> View:
 
 
 def rows(keys: Tensor, values: Tensor, shape: tuple[int, int], number: int) -> tuple[tuple[Any, ...], int, list[Any]]:
-    """Keys and values [kv_heads, tokens, head_dim] as the extension takes them, their stream, and what is to be kept meanwhile. Copies
-    are made only where a row is not contiguous or keys and values lie differently."""
+    """Returns keys and values [kv_heads, tokens, head_dim] as the extension takes them, their stream, and the tensors to keep alive.
+
+    Copies them only if a row is not contiguous, or if keys and values have different strides."""
     found = []
     for what, tensor in (("keys", keys), ("values", values)):
         seen = view(tensor, what, number)
@@ -146,7 +147,7 @@ def rows(keys: Tensor, values: Tensor, shape: tuple[int, int], number: int) -> t
 
 
 def contiguous(tensor: Any, what: str) -> Any:
-    """A contiguous copy by who has the tensor."""
+    """Returns a contiguous copy, by the tensor's own library."""
     if _tensors.is_torch(tensor):
         return tensor.contiguous()
     if hasattr(tensor, "copy"):
@@ -155,32 +156,32 @@ def contiguous(tensor: Any, what: str) -> Any:
 
 
 def ready(tensor: Tensor, what: str, number: int) -> tuple[View, Any]:
-    """A tensor whose floats follow each other from a multiple of 16 bytes on: itself, or a copy."""
+    """Returns a contiguous tensor that starts at a multiple of 16 bytes: the tensor itself, or a copy."""
     found = view(tensor, what, number)
     if not found.contiguous:
         tensor = contiguous(tensor, what)
         found = view(tensor, what, number)
     if found.address % 16:
         if not _tensors.is_torch(tensor):
-            raise Error(f"{what} begins at an address that 16 does not divide: pass a copy")
+            raise Error(f"{what} does not start at a multiple of 16 bytes: pass a copy")
         tensor = tensor.clone()
         found = view(tensor, what, number)
     return found, tensor
 
 
 def empty_like(shape: tuple[int, ...], tensor: Tensor) -> Any:
-    """float32 of this shape where a tensor is."""
+    """Creates a float32 tensor of this shape on the device of ``tensor``."""
     if _tensors.is_torch(tensor):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=torch.float32, device=tensor.device)
     package = sys.modules.get(type(tensor).__module__.partition(".")[0])
     if package is not None and hasattr(package, "empty") and hasattr(package, "float32"):
         return package.empty(shape, dtype=package.float32)
-    raise Error(f"the result of a {type(tensor).__name__} needs memory: pass out")
+    raise Error(f"cannot allocate a result for a {type(tensor).__name__}: pass out")
 
 
 def host(tensor: Tensor, what: str) -> Floats:
-    """What goes through the host: sink logits, biases, rows for the balance."""
+    """Returns floats on the host: sink logits, biases, or rows for the balance."""
     if _tensors.is_torch(tensor):
         tensor = tensor.detach().float().cpu().contiguous()
     elif is_on_gpu(tensor) and hasattr(tensor, "get"):  # CuPy's
@@ -189,7 +190,7 @@ def host(tensor: Tensor, what: str) -> Floats:
 
 
 def retried(call: Callable[[], T]) -> T:
-    """Calls again where the GPU's memory was full and PyTorch keeps some that nobody uses."""
+    """Calls again if the GPU's memory was full, after PyTorch has released its unused memory."""
     try:
         return call()
     except _octaplex.OutOfMemory:
@@ -202,7 +203,7 @@ def retried(call: Callable[[], T]) -> T:
 
 @functools.cache
 def find_compiler() -> None:
-    """Loads the NVRTC of PyTorch's wheels, where libraries are not looked for, unless there is another one."""
+    """Loads the NVRTC of PyTorch's wheels, unless the system has one. The loader does not search there."""
     if not sys.platform.startswith("linux"):
         return
     for name in ("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"):
@@ -222,28 +223,28 @@ def find_compiler() -> None:
 
 
 def made(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], sequences: int, only: Optional[int] = None) -> _octaplex.DeviceCache:
-    """Empty layers on a GPU: all of that size, or one of them."""
+    """Creates empty layers on a GPU: all of a model, or only layer ``only``."""
     find_compiler()
     return retried(lambda: _octaplex.DeviceCache(number, size, settings, sequences, only))
 
 
 class Pool:
-    """Layers on a GPU, and which of their sequences are free. Forks share one."""
+    """Layers on a GPU, and the list of their free sequences. Forks share a pool."""
 
     def __init__(self, cache: _octaplex.DeviceCache, number: int, sequences: int) -> None:
         self.cache, self.number, self.lock = cache, number, threading.Lock()
         self.free = list(range(sequences - 1, -1, -1))
 
     def take(self) -> int:
-        """A free sequence."""
+        """Takes a free sequence."""
         with self.lock:
             if not self.free:
                 count = self.cache.sequences()
-                raise Error(f"the cache and its {count - 1} forks are all in use: make it with forks={count} or more")
+                raise Error(f"the cache and its {count - 1} forks are all in use: create it with forks={count} or more")
             return self.free.pop()
 
     def give(self, sequence: int) -> None:
-        """It is free, and its pages as well."""
+        """Frees a sequence and its pages."""
         try:
             self.cache.clear(sequence)
         except Error:  # the GPU is lost, or the process ends
@@ -253,7 +254,7 @@ class Pool:
 
 
 class Sequence:
-    """One sequence of a pool: what :class:`octaplex.Cache` does on a GPU."""
+    """One sequence of a pool. It implements :class:`octaplex.Cache` on a GPU."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool, self.number = pool, pool.take()
@@ -266,11 +267,11 @@ class Sequence:
 
     @staticmethod
     def empty(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], forks: int) -> Sequence:
-        """An empty cache with room for so many forks."""
+        """Creates an empty cache that can have ``forks`` forks."""
         return Sequence(Pool(made(number, size, settings, 1 + forks), number, 1 + forks))
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Tokens from the GPU, or from the host."""
+        """Appends tokens from the GPU or from the host."""
         if not is_on_gpu(keys) and not is_on_gpu(values):
             shape = (self.kv_heads, "tokens", self.head_dim)
             given = [_tensors.shaped(x, what, shape) for x, what in ((keys, "keys"), (values, "values"))]
@@ -281,7 +282,7 @@ class Sequence:
         return None
 
     def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
-        """From rows that go through the host."""
+        """Decides the balance from rows, which go through the host."""
         for what, tensor in (("keys", keys), ("queries", queries)):
             if len(tensor.shape) != 3 or tensor.shape[2] != self.head_dim:
                 raise Error(f"{what} has the shape {list(tensor.shape)}: pass [heads, tokens, {self.head_dim}]")
@@ -290,7 +291,7 @@ class Sequence:
     def attend(
         self, layer: int, queries: Tensor, options: dict[str, Any], sink_logits: Optional[Tensor], bias: Optional[Tensor], out: Optional[Tensor]
     ) -> Any:
-        """The output, where the queries are."""
+        """Returns the output on the device of the queries."""
         found, kept = ready(queries, "queries", self.pool.number)
         shape = found.shape
         if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
@@ -301,7 +302,7 @@ class Sequence:
         if target.shape != shape:
             raise Error(f"out has the shape {list(target.shape)}: pass {list(shape)}")
         if not target.contiguous or target.address % 16:
-            raise Error("out is not contiguous from a multiple of 16 bytes on: pass a tensor of its own memory")
+            raise Error("out is not contiguous, or does not start at a multiple of 16 bytes: pass a new tensor")
         start, end = found.address, found.address + found.extent * _WIDTHS[found.dtype]
         if target.address < end and start < target.address + target.extent * _WIDTHS[target.dtype]:
             raise Error("out shares memory with queries: pass another tensor")
@@ -324,17 +325,17 @@ class Sequence:
         self.cache.clear(self.number)
 
     def fork(self) -> Sequence:
-        """Another sequence of the pool, which shares the pages."""
+        """Creates another sequence of the pool, which shares the pages."""
         fork = Sequence(self.pool)
         self.cache.fork(self.number, fork.number)
         return fork
 
     def download(self) -> _octaplex.Cache:
-        """The same on the CPU."""
+        """Returns a copy on the CPU."""
         return self.cache.download(self.number)
 
     def upload(self, cache: _octaplex.Cache) -> Sequence:
-        """Is what a cache on the CPU is, from now on."""
+        """Replaces the contents with those of a cache on the CPU."""
         retried(lambda: self.cache.upload(self.number, cache))
         return self
 

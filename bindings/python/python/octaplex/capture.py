@@ -1,10 +1,12 @@
-"""Writes a model's keys, values and queries on your text, as the file that ``octaplex compare --input`` reads.
+"""Writes a model's keys, values and queries on your text to a file for ``octaplex compare --input``.
 
 ``python -m octaplex.capture MODEL --text FILE --out kv.safetensors``; MODEL is a folder or a name of Hugging Face's hub.
 
-The file has tensors in float32: ``k`` (after the rotary embedding) and ``v`` [layers, kv_heads, tokens, head_dim], ``q``
-[layers, q_heads, queries, head_dim], and ``q_pos``, the token of each query. It needs PyTorch and transformers, which are imported when
-it runs, and works with every model whose attention transformers can replace (``attn_implementation``). Written for transformers 5.23.
+The file has float32 tensors: ``k`` (after the rotary embedding) and ``v`` [layers, kv_heads, tokens, head_dim], and ``q``
+[layers, q_heads, queries, head_dim]. ``q_pos`` is the token of each query.
+
+It needs PyTorch and transformers, and imports them when it runs. It works with every model whose attention transformers can replace
+(``attn_implementation``). It supports transformers 5.23.
 """
 
 from __future__ import annotations
@@ -20,41 +22,41 @@ from ._octaplex import Error
 
 __all__ = ["capture", "main"]
 
-#: The name of the attention that keeps what it is given.
+#: The name of the attention that records its arguments.
 _NAME = "octaplex_capture"
 _NEEDS = "pip install torch transformers"
 
 
 def _import() -> tuple[Any, Any]:
-    """PyTorch and transformers."""
+    """Imports PyTorch and transformers."""
     try:
         import torch
         import transformers
     except ImportError as error:
-        raise Error(f"a model of transformers is needed, and {error.name} is not installed: {_NEEDS}") from error
+        raise Error(f"{error.name} is not installed: {_NEEDS}") from error
     return torch, transformers
 
 
 def _layers(asked: Optional[Sequence[int]], windows: Sequence[Optional[int]], tokens: int) -> list[int]:
-    """The layers that were asked for, in order; by default the first, the middle and the last that see all tokens."""
+    """Returns the requested layers in order; by default the first, the middle and the last that see all tokens."""
     sees_all = [window is None or window >= tokens for window in windows]
     if asked is None:
         every = [layer for layer, sees in enumerate(sees_all) if sees]
         if not every:
-            raise Error(f"no layer sees all {tokens} tokens: give fewer, at most {max(window or 0 for window in windows)}")
+            raise Error(f"no layer sees all {tokens} tokens: pass fewer, at most {max(window or 0 for window in windows)}")
         return sorted({every[0], every[len(every) // 2], every[-1]})
     for layer in asked:
         if not 0 <= layer < len(windows):
             raise Error(f"layer {layer} is out of range (0..{len(windows)})")
         if not sees_all[layer]:
             raise Error(
-                f"layer {layer} sees {windows[layer]} tokens only, and compare takes all: leave it out, or give {windows[layer]} tokens"
+                f"layer {layer} sees {windows[layer]} tokens only, and compare needs all: leave it out, or pass {windows[layer]} tokens"
             )
     return sorted(set(asked))
 
 
 def _windows(config: Any) -> list[Optional[int]]:
-    """Tokens that each layer sees; None for all."""
+    """Returns how many tokens each layer sees; None for all."""
     window = getattr(config, "sliding_window", None)
     if window is None or getattr(config, "use_sliding_window", True) is False:
         return [None] * int(config.num_hidden_layers)
@@ -63,7 +65,7 @@ def _windows(config: Any) -> list[Optional[int]]:
 
 
 class _Recorder:
-    """Attention that keeps its keys, values and queries of some layers, and lets transformers' own compute."""
+    """Records keys, values and queries of some layers, and calls transformers' own attention."""
 
     def __init__(self, torch: Any, layers: Sequence[int], positions: Sequence[int], progress: Any) -> None:
         self.torch, self.layers, self.progress = torch, set(layers), progress
@@ -75,14 +77,14 @@ class _Recorder:
         self.progress(layer)
         for name, what in (("softcap", "a soft cap"), ("s_aux", "sinks' logits")):
             if options.get(name) is not None:
-                raise Error(f"layer {layer} attends with {what}, and compare without: such models are not supported")
+                raise Error(f"layer {layer} attends with {what}, which compare does not support: choose another model")
         if layer in self.layers:
             if layer in self.kept:
-                raise Error(f"layer {layer} attends twice: models that share layers, or with two kinds of attention, are not supported")
+                raise Error(f"layer {layer} attends twice: capture does not support models that share layers or have two kinds of attention")
             if key.shape != value.shape:
                 shapes = f"{list(key.shape)} and {list(value.shape)}"
-                raise Error(f"keys and values have the shapes {shapes}: models whose values have another width are not supported")
-            # Scores of transformers are scaled by what the model says, and those of compare by 1/sqrt(head_dim).
+                raise Error(f"keys and values have the shapes {shapes}: capture does not support models whose values have another width")
+            # The model chooses the scale of its scores, but compare always uses 1/sqrt(head_dim).
             scaling = options.get("scaling")
             scale = 1.0 if scaling is None else float(scaling) * float(query.shape[-1]) ** 0.5
             rows = (key, value, query[:, :, self.positions.to(query.device)] * scale)
@@ -93,10 +95,10 @@ class _Recorder:
 def capture(
     model: Any, tokens: Any, layers: Optional[Sequence[int]] = None, queries: int = 64, progress: Any = lambda layer: None
 ) -> tuple[dict[str, Any], list[int]]:
-    """Keys, values and queries of a model of transformers on one sequence of tokens [1, tokens]: what goes into the file, and the layers.
+    """Runs a model of transformers on one sequence of tokens [1, tokens]. Returns the file's tensors, and the numbers of the layers.
 
-    ``queries`` of each query head are kept, at equal distances; the last is at the last token. ``progress`` is called with each layer's
-    number.
+    It keeps ``queries`` queries of each query head, at equal distances; the last is at the last token. It calls ``progress`` with each
+    layer's number.
     """
     torch, transformers = _import()
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -105,9 +107,9 @@ def capture(
 
     count = int(tokens.shape[-1])
     if tuple(tokens.shape) != (1, count) or count == 0:
-        raise Error(f"tokens have the shape {list(tokens.shape)}; one sequence, [1, tokens], is expected")
+        raise Error(f"tokens have the shape {list(tokens.shape)}: pass one sequence, [1, tokens]")
     if queries < 1:
-        raise Error(f"{queries} queries; at least 1 is expected")
+        raise Error(f"queries is {queries}: pass at least 1")
     config = model.config.get_text_config()
     chosen = _layers(layers, _windows(config), count)
     kept_queries = min(queries, count)
@@ -129,8 +131,8 @@ def capture(
     missing = [layer for layer in chosen if layer not in recorder.kept]
     if missing:
         raise Error(
-            f"layer {missing[0]} did not attend by transformers' interface: a layer without attention, or a model with attention of its "
-            "own; choose other layers"
+            f"layer {missing[0]} did not use transformers' attention interface: it has no attention, or the model has its own; "
+            "choose other layers"
         )
     k, v, q = (torch.stack([recorder.kept[layer][part] for layer in chosen]).numpy() for part in range(3))
     return {"k": k, "v": v, "q": q, "q_pos": torch.tensor(positions, dtype=torch.int32).numpy()}, chosen
@@ -140,12 +142,12 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}': numbers with commas between them are expected, for example 0,12,23") from None
+        raise argparse.ArgumentTypeError(f"'{text}': expected numbers with commas between them, for example 0,12,23") from None
 
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}': a number from 1 on is expected")
+        raise argparse.ArgumentTypeError(f"'{text}': expected a number from 1 on")
     return int(text)
 
 
@@ -161,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> str:
     from safetensors.numpy import save_file
 
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its tries is a warning
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns on every retry
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
         model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval().to(arguments.device)
@@ -171,9 +173,9 @@ def _run(arguments: argparse.Namespace) -> str:
     limit = int(getattr(config, "max_position_embeddings", 0) or 0)
     most = arguments.tokens or min(1024, limit or 1024)
     if limit and most > limit:
-        raise Error(f"{most} tokens are more than the {limit} that the model was made for")
+        raise Error(f"{most} tokens are more than the model's limit of {limit}: pass fewer")
     tokens = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)["input_ids"][:, :most]
-    if arguments.tokens is None and tokens.shape[1] > 64:  # whole pages of a cache: the rest would stay exact
+    if arguments.tokens is None and tokens.shape[1] > 64:  # whole pages only, because a cache would keep the rest exact
         tokens = tokens[:, : tokens.shape[1] // 64 * 64]
     if tokens.shape[1] < (arguments.tokens or 1):
         raise Error(f"{text_file}: {tokens.shape[1]} tokens, but {most} are needed")
@@ -209,23 +211,23 @@ def _run(arguments: argparse.Namespace) -> str:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit code."""
+    """Runs the command line. Returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m octaplex.capture",
-        description="Writes a model's keys, values and queries on your text, as the file that `octaplex compare --input` reads.",
+        description="Writes a model's keys, values and queries on your text to a file for `octaplex compare --input`.",
     )
     parser.add_argument("model", metavar="MODEL", help="a model of transformers: a folder, or a name of the hub")
-    parser.add_argument("--text", metavar="FILE", required=True, help="a text in UTF-8, read from its start")
-    parser.add_argument("--out", metavar="FILE", required=True, help="where the tensors go: a safetensors file")
-    parser.add_argument("--tokens", metavar="N", type=_count, help="tokens of the text (default: 1024, or as many pages of 64 as it fills)")
+    parser.add_argument("--text", metavar="FILE", required=True, help="a text file in UTF-8")
+    parser.add_argument("--out", metavar="FILE", required=True, help="the safetensors file to write")
+    parser.add_argument("--tokens", metavar="N", type=_count, help="tokens of the text (default: 1024, or the full pages of 64 tokens in a shorter text)")
     parser.add_argument(
         "--layers", metavar="N,N,...", type=_numbers, help="layers, counted from 0 (default: the first, the middle and the last)"
     )
     parser.add_argument(
         "--queries", metavar="N", type=_count, default=64, help="queries of each query head, at equal distances (default: 64)"
     )
-    parser.add_argument("--dtype", default="auto", help="the model's numbers: auto (as its file has them), float32, bfloat16, float16")
-    parser.add_argument("--device", default="cpu", help="where the model runs: cpu, cuda")
+    parser.add_argument("--dtype", default="auto", help="the model's type: auto (the type of its file), float32, bfloat16, float16")
+    parser.add_argument("--device", default="cpu", help="the device of the model: cpu, cuda")
     options = parser.parse_args(arguments)
     try:
         print(_run(options))

@@ -1,9 +1,11 @@
-"""LMCache's chunks in 1 to 8 bits a value, on the CPU: a serde named ``octaplex``, and a way to turn it on from a configuration alone.
+"""Compresses LMCache's chunks to 1 to 8 bits a value on the CPU, with a serde named ``octaplex``.
 
-A chunk is ``[2, layers, tokens, kv_heads · head_dim]`` (keys, then values), or fused ``[1, layers, tokens, kv_heads · 2 · head_dim]`` (for
-each head its key, then its value), of float32, float16 or bfloat16. What is stored is a :class:`octaplex.ChunkCodec`'s blob, the same
-bytes on every machine. LMCache loads no modules for serdes, but it does for adapters: :class:`L2Adapter` is another adapter's name, by
-which a configuration makes it import this module (docs/engines.md has the lines). Importing this module registers the serde.
+A chunk is ``[2, layers, tokens, kv_heads · head_dim]``: keys, then values. A fused chunk is
+``[1, layers, tokens, kv_heads · 2 · head_dim]``: for each head its key, then its value. The type is float32, float16 or bfloat16. The
+serde stores a blob of :class:`octaplex.ChunkCodec`, whose bytes are the same on every machine.
+
+Importing this module registers the serde. LMCache imports no modules for serdes, but it does for adapters. So a configuration names
+:class:`L2Adapter`, which wraps another adapter (docs/engines.md has the lines).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any, Optional
 from ._chunk import ChunkCodec, chunk_info
 from ._octaplex import Error
 
-#: The version whose interface this module is written for.
+#: The version of LMCache that this module supports.
 KNOWN = "0.5.6"
 
 
@@ -64,20 +66,22 @@ for _base, _abstract in ((Serializer, {"serialize", "estimate_serialized_size"})
 if (_names := [field.name for field in fields(ObjectKey)]) != ["chunk_hash", "model_name", "kv_rank", "object_group_id", "cache_salt"]:
     raise _moved(f"ObjectKey has {_names}", _VERSION)
 
-#: Bytes behind a blob's room: which key the chunk was stored under.
+#: Length of the digest of a chunk's key, which follows the blob's bytes.
 DIGEST = 16
 
 
 def _digest(key: Any) -> list[int]:
-    """BLAKE2b of all that a key consists of. LMCache keeps ``@`` out of names, so that no two keys are written alike."""
+    """Returns the BLAKE2b digest of a key's fields. LMCache keeps ``@`` out of names, so no two keys have the same string."""
     written = f"{key.model_name}@{key.kv_rank}@{key.object_group_id}@{key.cache_salt}@".encode() + key.chunk_hash
     return list(hashlib.blake2b(written, digest_size=DIGEST).digest())
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the configuration's ``"serde"`` says beside its type. ``head_dim`` has no default: a chunk's width does not tell it, and a
-    wrong one would mix heads, or keys with values, and lose accuracy without a word. The others are :class:`octaplex.ChunkCodec`'s."""
+    """The options under ``"serde"`` in the configuration. They are those of :class:`octaplex.ChunkCodec`.
+
+    ``head_dim`` has no default, because a chunk's width does not tell it. A wrong width would mix heads, or keys with values, and
+    silently lose accuracy."""
 
     head_dim: int
     keys: Optional[str] = None
@@ -87,14 +91,14 @@ class Settings:
     balance: bool = True
 
     def codec(self, shape: tuple[int, ...]) -> ChunkCodec:
-        """The codec of chunks of this shape."""
+        """Returns the codec of chunks of this shape."""
         if len(shape) == 4 and shape[0] in (1, 2):
             head = self.head_dim * (3 - shape[0])
             if shape[3] and shape[3] % head == 0:
                 return _codec(self, shape[0] == 1, shape[1], shape[3] // head)
         raise Error(
-            f"a chunk has the shape {list(shape)}: octaplex takes [2, layers, tokens, kv_heads · {self.head_dim}] or "
-            f"[1, layers, tokens, kv_heads · {2 * self.head_dim}]: set head_dim to the model's, and for others leave out this serde"
+            f"a chunk has the shape {list(shape)}: expected [2, layers, tokens, kv_heads · {self.head_dim}] or "
+            f"[1, layers, tokens, kv_heads · {2 * self.head_dim}]: set head_dim to the model's, or leave out this serde"
         )
 
 
@@ -116,21 +120,22 @@ def _codec(settings: Settings, fused: bool, layers: int, kv_heads: int) -> Chunk
 def _tensor(obj: Any, what: str) -> Any:
     tensor = obj.tensor
     if tensor is None:
-        raise Error(f"LMCache's {what} has no tensor: it was freed, or lies outside of memory: use its DRAM tier")
+        raise Error(f"LMCache's {what} has no tensor, because it was freed or is not in memory: use its DRAM tier")
     if tensor.device.type != "cpu":
         raise Error(f"LMCache's {what} is on {tensor.device}, and octaplex works on the CPU: use its DRAM tier")
     return tensor
 
 
 class OctaplexSerializer(Serializer):  # type: ignore[misc]
-    """Chunks to blobs, and behind each its key's digest."""
+    """Encodes chunks into blobs, each followed by its key's digest."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def serialize(self, src: Any, dst: Any, key: Any) -> int:
-        """Encodes ``src`` into the front of ``dst``. What is written has exactly the estimated size, zeros behind a blob that is shorter
-        and then the key's digest: LMCache's stores read as many bytes as are estimated, and take fewer for a miss."""
+        """Encodes ``src`` into the front of ``dst``. Returns exactly the estimated size: the blob, zeros, and the key's digest.
+
+        LMCache's stores read as many bytes as estimated, and treat fewer as a miss."""
         tensor, out = _tensor(src, "source"), _tensor(dst, "destination").flatten()
         codec = self._settings.codec(tuple(tensor.shape))
         size = codec.max_bytes(tensor.shape[2])
@@ -142,8 +147,10 @@ class OctaplexSerializer(Serializer):  # type: ignore[misc]
         return size + DIGEST
 
     def estimate_serialized_size(self, layout_desc: Any) -> int:
-        """``max_bytes`` of the layout, and a digest. Of one that octaplex does not take, the size as it is: not every caller in LMCache expects an
-        exception here, and the task, where they are, then fails with the reason."""
+        """Returns ``max_bytes`` of the layout plus a digest.
+
+        For a layout that octaplex does not support, returns the uncompressed size. Not every caller in LMCache expects an
+        exception here; ``serialize`` then raises the error."""
         shapes = [tuple(shape) for shape in layout_desc.shapes]
         if len(shapes) == 1:
             try:
@@ -154,18 +161,17 @@ class OctaplexSerializer(Serializer):  # type: ignore[misc]
 
 
 class OctaplexDeserializer(Deserializer):  # type: ignore[misc]
-    """Blobs to chunks."""
+    """Decodes blobs into chunks."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
     def deserialize(self, src: Any, dst: Any, key: Any) -> None:
-        """Decodes ``src`` into ``dst``, whose shape, the settings and the key must be the blob's. What is raised LMCache takes for a
-        miss."""
+        """Decodes ``src`` into ``dst``. Shape, settings and key must be those of the blob. LMCache treats an exception as a miss."""
         blob, out = _tensor(src, "source").flatten(), _tensor(dst, "destination")
         info, shape = chunk_info(blob), tuple(out.shape)
         if info.shape != shape:
-            raise Error(f"the stored chunk has the shape {list(info.shape)} and {list(shape)} is asked for: it is of another model or setting")
+            raise Error(f"the stored chunk has the shape {list(info.shape)}, expected {list(shape)}: it is of another model or setting")
         codec = self._settings.codec(shape)
         size = codec.max_bytes(shape[2])
         if blob[size : size + DIGEST].tolist() != _digest(key):
@@ -174,8 +180,10 @@ class OctaplexDeserializer(Deserializer):  # type: ignore[misc]
 
 
 def create_serde(kwargs: dict[str, Any]) -> Any:
-    """LMCache's factory: what is under ``"serde"`` in the configuration but its type: :class:`Settings`, and ``max_workers`` (1), the
-    threads that work on chunks; each chunk uses the cores as it is."""
+    """Creates the serde from the options under ``"serde"`` in LMCache's configuration, without the type.
+
+    The options are those of :class:`Settings`, and ``max_workers``, the number of chunks to work on at once. Its default is 1,
+    because each chunk already uses all cores."""
     names = [field.name for field in fields(Settings)]
     if unknown := sorted(set(kwargs) - {*names, "max_workers"}):
         raise Error(f"serde octaplex has no {', '.join(unknown)}: it has {', '.join(names)} and max_workers")
@@ -186,13 +194,14 @@ def create_serde(kwargs: dict[str, Any]) -> Any:
         if type(value) is not int or value < 1:
             raise Error(f"serde octaplex: {name} is {value!r}: pass a number of 1 or more")
     settings = Settings(**{name: kwargs[name] for name in names if name in kwargs})
-    settings.codec((2, 1, 1, settings.head_dim))  # refuses wrong settings now, not at the first chunk
+    settings.codec((2, 1, 1, settings.head_dim))  # raises for wrong settings now, not at the first chunk
     return AsyncSerdeProcessor(OctaplexSerializer(settings), OctaplexDeserializer(settings), max_workers=kwargs.get("max_workers", 1))
 
 
 class L2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """Another adapter's name for an adapter of ``"type": "plugin"``: ``adapter_params`` is that adapter's own configuration, and what is
-    made is that adapter. LMCache imports this module for it, before it looks for the serde."""
+    """Wraps another adapter, so that LMCache imports this module before it looks for the serde.
+
+    Use it with ``"type": "plugin"``. ``adapter_params`` is the configuration of the other adapter, which the constructor returns."""
 
     def __new__(cls, params: dict[str, Any], l1_memory_desc: Any = None) -> Any:
         outside = sorted({"serde", "eviction", "affinity_tag", "shared"} & set(params))

@@ -1,11 +1,14 @@
-"""The cache and the attention of Hugging Face's transformers: ``OctaplexCache``, and ``attn_implementation="octaplex"``.
+"""Provides a cache and an attention for Hugging Face's transformers: ``OctaplexCache``, and ``attn_implementation="octaplex"``.
 
 >>> from octaplex.transformers import OctaplexCache
 >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="octaplex")  # doctest: +SKIP
 >>> model.generate(**inputs, past_key_values=OctaplexCache(model.config, bits=4.2))  # doctest: +SKIP
 
-Importing this module registers the attention, which reads the compressed bytes on the device of the model: the CPU, or a GPU of
-NVIDIA's. Each layer's cache is where its keys are. Written for transformers 5.17 to 5.23 (KNOWN), whose seam it is: ``update`` takes a layer's new keys and values, and its result goes to the attention function.
+Importing this module registers the attention. It reads the compressed bytes on the model's device: the CPU, or a GPU of NVIDIA's. Each
+layer's cache is on the device of its keys.
+
+It supports transformers 5.17 to 5.23 (KNOWN). There, ``update`` takes a layer's new keys and values, and its result goes to the attention
+function.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from . import _gpu, _octaplex
 from ._cache import Cache, Stats, profile_text, settings_of
 from ._octaplex import Error
 
-#: The newest version of transformers that this is written for and tested with.
+#: The newest version of transformers that this module supports and tests.
 KNOWN = "5.23"
 
 try:
@@ -31,34 +34,35 @@ except ImportError as error:
     if error.name in ("torch", "transformers"):
         raise
     version = getattr(transformers, "__version__", "of unknown version")
-    raise Error(f"transformers {version} has moved its caches ({error}): pip install 'transformers=={KNOWN}.*'") from error
+    raise Error(f"transformers {version} is not supported ({error}): pip install 'transformers=={KNOWN}.*'") from error
 
 __all__ = ["KNOWN", "DecodeGraph", "OctaplexCache"]
 
 #: First tokens of a prompt that decide the balance, as in ``octaplex generate``.
 _CALIBRATION = 256
-#: Rows of a mask that are looked at together.
+#: Rows of a mask that are checked together.
 _MASK_ROWS = 256
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(Cache).parameters.items()
     if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("sliding_window", "device", "forks")
 }
-#: Tokens of a prompt that are appended and attended to at once on a GPU. They see each other as they are stored: those of pages that
-#: close within the block are compressed already.
+#: Tokens of a prompt that a GPU appends and attends to at once. Queries read the tokens as they are stored: pages that close within the
+#: block are already compressed.
 _BLOCK = 2048
-#: How many steps are left, before that is asked.
+#: The number of steps left is unknown.
 _UNKNOWN = -1
-#: Layers that OctaplexCache holds, and those whose states transformers holds beside it: of linear attention and of convolutions, and none.
+#: Kinds of layers that OctaplexCache holds, and kinds that it leaves to transformers (or that have no state).
 _OURS = ("full_attention", "sliding_attention")
 _THEIRS = ("linear_attention", "conv", "moe", "mlp", "dummy")
 _TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 class _States(torch.Tensor):
-    """What ``update`` returns: the new states, with their layer. The models hand the attention function what ``update`` returned,
-    and neither the cache nor what else they know of it, so the layer travels on the tensor. Attention that is not ours would take
-    the new tokens for all there are: every operation is an error."""
+    """The new states of a layer, which ``update`` returns. They carry their layer to the attention function.
+
+    Models pass this tensor to the attention function, but not the cache. Any other attention would take the new tokens for all tokens, so
+    every operation on this tensor raises an error."""
 
     layer: _Layer
 
@@ -67,53 +71,54 @@ class _States(torch.Tensor):
         name = getattr(function, "__name__", "")
         if name == "__get__":  # shape, dtype, device
             return super().__torch_function__(function, types, args, kwargs or {})
-        if name == "to":  # layers that read another layer's keys bring them to their own device: these stay in the cache
+        if name == "to":  # layers that read another layer's keys move them to their own device: these stay in the cache
             return args[0]
         layer = next((each.layer for each in args if isinstance(each, _States) and hasattr(each, "layer")), None)
         if layer is not None and layer.owner.config._attn_implementation == "octaplex":
             raise Error(
-                f"the model ({layer.owner.config.model_type}) computes on its keys and values apart from transformers' attention functions, "
-                "so it cannot read what OctaplexCache holds: use a cache of transformers for it"
+                f"the model ({layer.owner.config.model_type}) computes on its keys and values outside of transformers' attention functions, "
+                "so it cannot read an OctaplexCache: use a cache of transformers for it"
             )
         raise Error(
-            "the model's attention would not see what OctaplexCache holds: call model.set_attn_implementation('octaplex'), "
+            "the model's attention cannot read an OctaplexCache: call model.set_attn_implementation('octaplex'), "
             "or load the model with attn_implementation='octaplex'"
         )
 
 
 class _Padding(torch.Tensor):
-    """A mask of this module's: which tokens are not padding, [batch, 1, queries, tokens] without memory of its own. Models may take
-    some of the queries out of it."""
+    """A mask of this module: which tokens are not padding, [batch, 1, queries, tokens]. It is a view without memory of its own, and models
+    may select some of its queries."""
 
 
 class _Sequences:
-    """The caches of a batch, one for each sequence, each with all layers: their numbers decide rotations and which are at an end."""
+    """The caches of a batch on the CPU, one for each sequence. Each has all layers of the model, because layer numbers decide rotations
+    and boundary layers."""
 
     def __init__(self, caches: list[Cache], layer: int) -> None:
         self.caches, self.layer = caches, layer
 
     @property
     def batch(self) -> int:
-        """How many."""
+        """Returns the number of sequences."""
         return len(self.caches)
 
     def next_position(self, number: int, layer: Optional[int] = None) -> int:
-        """Of a sequence, in a layer: by default in the first of the group."""
+        """Returns a sequence's next position in a layer, by default in the first layer of the group."""
         return self.caches[number].next_position(self.layer if layer is None else layer)
 
     def truncate(self, number: int, position: int) -> None:
-        """A sequence."""
+        """Removes a sequence's tokens from ``position`` on."""
         self.caches[number].truncate(position)
 
     def stats(self) -> list[Stats]:
-        """Of each sequence."""
+        """Returns the counts of each sequence."""
         return [cache.stats() for cache in self.caches]
 
     def __deepcopy__(self, memo: Any) -> _Sequences:
         return _Sequences([cache.fork() for cache in self.caches], self.layer)
 
     def pick(self, indices: list[int]) -> None:
-        """Sequences by number; one that is there again is a fork, which shares the pages."""
+        """Selects sequences by number. A repeated number becomes a fork, which shares the pages."""
         picked: list[Cache] = []
         for number, index in enumerate(indices):
             picked.append(self.caches[index].fork() if index in indices[:number] else self.caches[index])
@@ -121,11 +126,11 @@ class _Sequences:
 
 
 class _OnGpu:
-    """The sequences of a batch on a GPU, in one layer: one call answers the queries of all."""
+    """One layer's sequences of a batch on a GPU. One call attends for all of them."""
 
     def __init__(self, owner: OctaplexCache, layer: _Layer, batch: int, shape: tuple[int, int], number: int) -> None:
         self.layer, self.batch, self.number = layer.number, batch, number
-        # The first query of a block sees as far back as its window, when the newest token is a block further on.
+        # When the first query of a block reads its window, the newest token is a block further on.
         self.window = layer.window
         held = None if layer.held is None else layer.held + _BLOCK
         settings = settings_of(**owner.options, sliding_window=held)
@@ -133,11 +138,11 @@ class _OnGpu:
         self.made_of = (number, size, settings)
         self.cache = self._made(batch)
         self.sink_logits: tuple[Any, Any] = (None, None)
-        #: Tokens of each sequence that the GPU has counted by itself since it was last asked, and how many more it takes, where that is known.
+        #: Tokens of each sequence that the GPU has counted since the last `settle`, and the number of steps left, if known.
         self.pending, self.left = 0, _UNKNOWN
 
     def _made(self, count: int) -> _octaplex.DeviceCache:
-        """An empty cache of so many sequences, and one more, which `pick` works with."""
+        """Creates an empty cache of ``count`` sequences, and a spare one for `pick`."""
         number, size, settings = self.made_of
         return _gpu.made(number, size, settings, count + 1, self.layer)
 
@@ -149,7 +154,7 @@ class _OnGpu:
         return copy
 
     def _moved(self, indices: list[int]) -> _octaplex.DeviceCache:
-        """A cache of these sequences. They go through the host, each once; sequences that are there again share its pages."""
+        """Creates a cache of these sequences. Each goes through the host once, and a repeated one shares its pages."""
         cache = self._made(len(indices))
         for number, index in enumerate(indices):
             if index in indices[:number]:
@@ -160,7 +165,7 @@ class _OnGpu:
         return cache
 
     def pick(self, indices: list[int]) -> None:
-        """Sequences by number; one that is there again is a fork, which shares the pages."""
+        """Selects sequences by number. A repeated number becomes a fork, which shares the pages."""
         self.settle()
         if len(indices) < self.cache.sequences():
             self.cache.pick(indices)
@@ -171,32 +176,32 @@ class _OnGpu:
         self.batch = len(indices)
 
     def next_position(self, number: int, layer: Optional[int] = None) -> int:
-        """Of a sequence, in the one layer that there is."""
+        """Returns a sequence's next position in this layer."""
         return self.cache.next_position(0, number) + self.pending
 
     def truncate(self, number: int, position: int) -> None:
-        """A sequence."""
+        """Removes a sequence's tokens from ``position`` on."""
         self.settle()
         self.cache.truncate(number, position)
 
     def check_truncate(self, number: int, position: int) -> None:
-        """An error where `truncate` would be one."""
+        """Raises an error if `truncate` would."""
         self.settle()
         self.cache.check_truncate(number, position)
 
     def settle(self) -> None:
-        """Learns what the GPU has counted, and closes pages."""
+        """Reads the GPU's count of tokens, and closes full pages."""
         self.left = _UNKNOWN
         if self.pending:
             self.pending = 0
             _gpu.retried(lambda: self.cache.settle(0, _stream(self.number)))
 
     def reserve(self, capacity: int) -> None:
-        """Room for so many tokens of each sequence, so that memory does not move any more."""
+        """Allocates memory for ``capacity`` tokens of each sequence. After that memory does not move."""
         _gpu.retried(lambda: self.cache.reserve(capacity, self.batch))
 
     def step(self, keys: torch.Tensor, values: torch.Tensor, stream: int, captured: bool) -> bool:
-        """Appends a token of each sequence [sequences, kv_heads, 1, head_dim], and waits for nothing. False where that cannot be."""
+        """Appends a token to each sequence [sequences, kv_heads, 1, head_dim] without waiting. Returns False if that is impossible."""
         if self.left == _UNKNOWN or self.left == 0:
             if self.left == 0 and not captured:
                 self.settle()
@@ -217,17 +222,17 @@ class _OnGpu:
         return True
 
     def count(self) -> None:
-        """The GPU has appended a token to each sequence."""
+        """Counts a token that the GPU has appended to each sequence."""
         self.pending += 1
         self.left -= 1
 
     def stats(self) -> list[Stats]:
-        """Of each sequence."""
+        """Returns the counts of each sequence."""
         self.settle()
         return [Stats(*self.cache.stats(number)) for number in range(self.batch)]
 
     def append(self, number: int, keys: torch.Tensor, values: torch.Tensor, stream: int) -> None:
-        """Tokens [kv_heads, tokens, head_dim] of a sequence, read where they lie."""
+        """Appends tokens [kv_heads, tokens, head_dim] to a sequence. Reads them in place."""
         self.settle()
         if keys.stride() != values.stride() or keys.stride(2) != 1:
             keys, values = keys.contiguous(), values.contiguous()
@@ -240,7 +245,9 @@ class _OnGpu:
     def attend(
         self, first: int, queries: torch.Tensor, options: dict[str, Any], stream: int, position: Optional[int] = None
     ) -> torch.Tensor:
-        """Queries [sequences, heads, tokens, head_dim] of sequences from ``first`` on, at their newest tokens or from ``position`` on."""
+        """Attends to sequences from ``first`` on, with queries [sequences, heads, tokens, head_dim].
+
+        The queries are at the newest tokens, or from ``position`` on."""
         queries = queries.contiguous()
         if queries.data_ptr() % 16:
             queries = queries.clone()
@@ -257,12 +264,12 @@ class _OnGpu:
         }
         logits = self._logits(options.get("sink_logits"))
         if logits is not None or queries.shape[2] > 1:
-            self.settle()  # the call waits for the GPU and counts what it has: so do we
+            self.settle()  # the call waits for the GPU and reads its count, so this count must follow
         _gpu.retried(lambda: self.cache.attend(0, (first, len(queries)), given, asked, logits, None, target, stream))
         return out
 
     def _logits(self, logits: Optional[torch.Tensor]) -> Any:
-        """On the host; they are parameters of the model, and brought there once."""
+        """Returns sink logits on the host. They are parameters of the model, so they are copied once."""
         if logits is None:
             return None
         seen = (logits.data_ptr(), logits._version, logits.shape)
@@ -272,23 +279,23 @@ class _OnGpu:
 
 
 class _Layer(CacheLayerMixin):
-    """A layer's part of an OctaplexCache."""
+    """One layer of an OctaplexCache."""
 
     is_croppable = True
 
     def __init__(self, owner: OctaplexCache, number: int, window: Optional[int], read_again: bool) -> None:
         super().__init__()
         self.owner, self.number, self.window, self.is_sliding = owner, number, window, window is not None
-        #: Layers behind read this one's keys and values as well, of all tokens of a prompt: none are dropped.
+        #: Later layers also read this layer's keys and values, of all tokens of a prompt. So it drops none.
         self.read_again = read_again
         self.held = None if read_again else window
-        #: Channels that values have less than keys: zeros stand there.
+        #: Number of channels by which values are narrower than keys. They are filled with zeros.
         self.padded = 0
         self.length = 0
         self.pending: Optional[tuple[Any, Any]] = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """The batch's caches, where no layer before has made them."""
+        """Creates the batch's caches, unless an earlier layer did."""
         batch, heads, _, width = key_states.shape
         self.sequences = self.owner._sequences_of(batch, heads, width, self, key_states.device)
         self.batch_size, self.dtype, self.device = batch, key_states.dtype, key_states.device
@@ -297,20 +304,20 @@ class _Layer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Takes new states [batch, kv_heads, tokens, head_dim]; the attention function appends them, as it knows the padding and
-        goes block by block."""
+        """Takes new states [batch, kv_heads, tokens, head_dim]. The attention function appends them, because it knows the padding and
+        works block by block."""
         _check(key_states, "keys")
         padded = key_states.shape[3] - value_states.shape[3]
         if key_states.shape[:3] != value_states.shape[:3] or padded < 0:
             shapes = f"{list(key_states.shape)} and {list(value_states.shape)}"
-            raise Error(f"keys and values have the shapes {shapes}: values may be narrower than keys, and nothing else")
+            raise Error(f"keys and values have the shapes {shapes}: only their widths may differ, with values narrower than keys")
         if padded:
             value_states = torch.nn.functional.pad(value_states, (0, padded))
         self.padded = padded
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         elif key_states.shape[0] != self.sequences.batch:
-            raise Error(f"a batch of {key_states.shape[0]}, and the cache has one of {self.sequences.batch}: call reset() first")
+            raise Error(f"a batch of {key_states.shape[0]} does not fit the cache, which has a batch of {self.sequences.batch}: call reset() first")
         elif key_states.device != self.device:
             raise Error(f"keys are on {key_states.device}, and layer {self.number} of the cache is on {self.device}: call reset() first")
         self.pending = (key_states.detach(), value_states.detach())
@@ -319,18 +326,19 @@ class _Layer(CacheLayerMixin):
         return keys, values
 
     def attend(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
-        """Appends what ``update`` took and answers queries [batch, heads, tokens, head_dim]: [batch, tokens, heads, head_dim]."""
+        """Appends the states of ``update`` and attends. Queries are [batch, heads, tokens, head_dim], the result
+        [batch, tokens, heads, head_dim]."""
         if self.pending is None:
             if not self.read_again:
-                raise Error(f"layer {self.number} is read twice, and the model's config does not say that layers share its keys")
+                raise Error(f"layer {self.number} is read twice, but the model's config names no layers that share its keys")
             return self._narrowed(self._again(queries, mask, options))
         (keys, values), self.pending = self.pending, None
         tokens = keys.shape[2]
         total = self.length + tokens
         if mask is not None and tuple(mask.shape) != (len(keys), total):
-            raise Error(f"attention_mask has the shape {list(mask.shape)}: pass [{len(keys)}, {total}], what is cached included")
+            raise Error(f"attention_mask has the shape {list(mask.shape)}: pass [{len(keys)}, {total}], which includes the cached tokens")
         padding = [0] * len(keys) if mask is None else self.owner._padding_of(mask)
-        captured = _is_captured(keys)  # a graph goes by what the GPU counts
+        captured = _is_captured(keys)  # in a graph only the GPU counts tokens
         for number, padded in enumerate(() if captured or self.owner.stepping else padding):
             held = self.sequences.next_position(number, self.number)
             if held != max(self.length - padded, 0):
@@ -352,11 +360,11 @@ class _Layer(CacheLayerMixin):
         return self._narrowed(out.transpose(1, 2).contiguous().to(queries.dtype))
 
     def _narrowed(self, found: torch.Tensor) -> torch.Tensor:
-        """As wide as the model's values are."""
+        """Cuts the output to the width of the model's values."""
         return found[..., : found.shape[-1] - self.padded] if self.padded else found
 
     def _again(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
-        """Answers another layer's queries: this one has the tokens already."""
+        """Attends for another layer, when this layer already has the tokens."""
         tokens, device = queries.shape[2], queries.device
         before = self.length - tokens
         padding = [0] * len(queries) if mask is None else self.owner._padding_of(mask)
@@ -394,7 +402,7 @@ class _Layer(CacheLayerMixin):
             if on.step(keys, values, stream, captured):
                 return on.attend(0, queries, options, stream)
         if captured:
-            raise Error("only single tokens go into a graph, before a page closes: see octaplex.transformers.DecodeGraph")
+            raise Error("a graph can capture only single tokens, before a page closes: use octaplex.transformers.DecodeGraph")
         starts = [max(padded - self.length, 0) for padded in padding]
         for number, start in enumerate(starts):
             if start < tokens:
@@ -420,7 +428,7 @@ class _Layer(CacheLayerMixin):
         return out
 
     def _calibrate_on(self, on: _OnGpu, number: int, keys: torch.Tensor, queries: torch.Tensor) -> None:
-        """Decides the balance where the first page closes within this prompt."""
+        """Decides the balance, if the first page closes within this prompt."""
         options = self.owner.options
         closes = keys.shape[1] >= options["sink_tokens"] + options["recent_window"] + options["page"]
         if options["balance"] and closes and on.next_position(number) == 0:
@@ -442,19 +450,19 @@ class _Layer(CacheLayerMixin):
         return torch.cat(outputs, 1)
 
     def _block_end(self, start: int) -> int:
-        """The end of the block that starts with token ``start``. In blocks from one closing page to the next every query sees the
-        pages that it would see if tokens came one by one."""
+        """Returns the end of the block that starts with token ``start``. A block reaches from one closing page to the next. So every
+        query sees the pages that it would see with tokens appended one by one."""
         sinks, recent, page = (self.owner.options[name] for name in ("sink_tokens", "recent_window", "page"))
         first = sinks + recent + page - 1
         end = first if start < first else _next_page(start, first, page)
         if self.held is None:
             return end
-        # A sliding layer drops a page once its newest query is past it: the first query of a block must be as well.
+        # A sliding layer drops a page that its newest query no longer sees. The first query of the block must not see it either.
         seen = max(start + 1 - self.held, sinks)
         return min(end, _next_page(seen, sinks, page) + self.held - 1)
 
     def _calibrate(self, cache: Cache, keys: torch.Tensor, queries: torch.Tensor) -> None:
-        """Decides the balance where the first page closes within this prompt."""
+        """Decides the balance, if the first page closes within this prompt."""
         options = self.owner.options
         exact = cache.specs[self.number][0] in ("f16", "bf16", "f32")
         closes = keys.shape[1] >= options["sink_tokens"] + options["recent_window"] + options["page"]
@@ -462,47 +470,51 @@ class _Layer(CacheLayerMixin):
             cache.calibrate(self.number, *(x[:, :_CALIBRATION].contiguous() for x in (keys, queries)))
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length and offset of the mask: everything since the start, for sliding layers too."""
+        """Returns length and offset of the mask. It covers all tokens since the start, for sliding layers too."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens so far, padding included."""
+        """Returns the number of tokens so far, including padding."""
         return self.length
 
     def get_max_length(self) -> int:
-        """The capacity, or the sliding window."""
+        """Returns the capacity, or the sliding window."""
         return self.owner.capacity if self.window is None else self.window
 
     def reset(self) -> None:
-        """As new."""
+        """Removes all tokens."""
         self.length, self.pending, self.is_initialized = 0, None, False
         for name in ("sequences", "batch_size"):
             self.__dict__.pop(name, None)
 
 
 class OctaplexCache(_Base):
-    """A model's keys and values, compressed; read by ``attn_implementation="octaplex"`` where the model is: on the CPU or a GPU.
+    """Holds a model's compressed keys and values, which ``attn_implementation="octaplex"`` reads on the model's device.
 
-    Full and sliding-window layers as the config has them, each sequence of a batch by itself, left padding left out. States of linear
-    attention and convolutions stay those of transformers. What is in a page is encoded once. After an error in a forward pass, call ``reset()``: the layers before have its tokens already.
+    It follows the config for full and sliding-window layers. It stores each sequence of a batch separately, without left padding. States
+    of linear attention and convolutions stay with transformers. Each page is encoded once.
+
+    After an error in a forward pass, call ``reset()``, because earlier layers already have the pass's tokens.
     """
 
     def __init__(self, config: Any, *, capacity: Optional[int] = None, **options: Any) -> None:
-        """An empty cache for a model's ``config``, of ``capacity`` tokens a sequence (``max_position_embeddings`` by default); options
-        are those of :class:`octaplex.Cache`: codecs, ``bits``, ``profile``, ``page``, ``sink_tokens``, ``recent_window``, ``max_rollback``, …"""
+        """Creates an empty cache for a model's ``config``, with ``capacity`` tokens a sequence (default: ``max_position_embeddings``).
+
+        The options are those of :class:`octaplex.Cache`: codecs, ``bits``, ``profile``, ``page``, ``sink_tokens``, ``recent_window``,
+        ``max_rollback`` and others."""
         if unknown := sorted(options.keys() - _DEFAULTS):
             raise Error(f"{', '.join(unknown)}: no option here (windows and shapes come from the model): pass {', '.join(_DEFAULTS)}")
         config = config.get_text_config(decoder=True)
         if getattr(config, "kv_lora_rank", None):
             raise Error(
-                f"the model ({config.model_type}) has multi-head latent attention (MLA): keys and values come from one latent, which "
-                "OctaplexCache does not hold: use a cache of transformers for it"
+                f"the model ({config.model_type}) has multi-head latent attention (MLA), which OctaplexCache does not support: use a cache "
+                "of transformers for it"
             )
         kinds, settings = get_layer_types_and_kwargs(config)
         if other := sorted(set(kinds) - {*_OURS, *_THEIRS}):
             raise Error(
-                f"the model ({config.model_type}) has layers of {', '.join(other)}: OctaplexCache takes {' and '.join(_OURS)}, and "
-                "leaves linear_attention and conv to transformers"
+                f"the model ({config.model_type}) has layers of {', '.join(other)}: OctaplexCache supports {' and '.join(_OURS)}, and "
+                "leaves linear_attention and conv to transformers: use a cache of transformers for this model"
             )
         if not set(kinds) & set(_OURS):
             raise Error(f"the model ({config.model_type}) has no layer of attention: use a cache of transformers for it")
@@ -519,7 +531,7 @@ class OctaplexCache(_Base):
         self.config, self.capacity = config, capacity
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
         self._padding: tuple[Any, list[int]] = (None, [])
-        #: Whether a DecodeGraph is at work, which has no mask: sequences go on behind their own tokens.
+        #: Whether a DecodeGraph is running. It has no mask: each sequence continues after its own tokens.
         self.stepping = False
         again = _read_again(config, kinds)
         super().__init__(
@@ -528,11 +540,12 @@ class OctaplexCache(_Base):
                 for number, (kind, each) in enumerate(zip(kinds, settings))
             ]
         )
-        #: Those that hold keys and values here.
+        #: Layers whose keys and values this cache holds.
         self.ours = [layer for layer in self.layers if isinstance(layer, _Layer)]
 
     def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer, device: Any) -> Union[_Sequences, _OnGpu]:
-        """On the CPU those of all layers of this shape and window, as a Cache of several layers has one of each. On a GPU the layer's."""
+        """Returns the sequences of a layer. On the CPU, all layers with this shape and window share them, because a Cache has one shape and
+        one window. On a GPU each layer has its own."""
         group: tuple[Any, ...] = (heads, width, layer.held)
         number = _number_of(device)
         if number is not None:
@@ -546,26 +559,27 @@ class OctaplexCache(_Base):
         return self._groups[group]
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Removes all tokens."""
         self._groups.clear()
         self._padding = (None, [])
         super().reset()
 
     def _padding_of(self, mask: torch.Tensor) -> list[int]:
-        """Tokens of padding of each sequence. Layers get the same mask: what is on a GPU is brought here once."""
-        known = self._padding[0]  # whose memory nobody else has as long as it is kept
+        """Returns the padding of each sequence in tokens. All layers get the same mask, so it is copied from the GPU once."""
+        known = self._padding[0]  # it stays alive, so no other mask has its address
         if known is None or (known.data_ptr(), known.shape) != (mask.data_ptr(), mask.shape):
             self._padding = (mask, (mask.shape[1] - mask.sum(1)).tolist())
         return self._padding[1]
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forgets the last ``-tokens_to_remove`` tokens: without a trace up to ``max_rollback``, beyond which a sliding window may have
-        dropped what it would show: an error then."""
+        """Removes the last ``-tokens_to_remove`` tokens. Up to ``max_rollback`` tokens back the cache is exactly what it was before.
+
+        Beyond that, it raises an error if a sliding window has dropped tokens that would be visible again."""
         if tokens_to_remove > 0:
-            raise Error(f"crop({tokens_to_remove}): pass a negative number, of tokens to remove")
+            raise Error(f"crop({tokens_to_remove}): pass minus the number of tokens to remove, a negative number")
         others = [layer for layer in self.layers if not isinstance(layer, _Layer)]
         if tokens_to_remove and not all(layer.is_croppable for layer in others):
-            raise Error("the states of linear attention cannot be taken back: reset() the cache, and give it the tokens that stay")
+            raise Error("the states of linear attention cannot be taken back: call reset(), and pass the tokens that stay to the model again")
 
         def ends(sequences: Union[_Sequences, _OnGpu]) -> list[tuple[int, int]]:
             return [(number, max(sequences.next_position(number) + tokens_to_remove, 0)) for number in range(sequences.batch)]
@@ -574,7 +588,7 @@ class OctaplexCache(_Base):
             if isinstance(sequences, _OnGpu):
                 for end in ends(sequences):
                     sequences.check_truncate(*end)
-        for group in sorted(self._groups, key=lambda group: group[2] is None):  # sliding first: they may refuse
+        for group in sorted(self._groups, key=lambda group: group[2] is None):  # sliding layers first, because they may raise
             sequences = self._groups[group]
             for end in ends(sequences):
                 sequences.truncate(*end)
@@ -584,15 +598,15 @@ class OctaplexCache(_Base):
             layer.length = max(layer.length + tokens_to_remove, 0)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Sequence i becomes what sequence ``beam_idx[i]`` was."""
+        """Replaces each sequence i with the former sequence ``beam_idx[i]``."""
         self._pick(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each sequence ``repeats`` times, one behind the other."""
+        """Repeats each sequence ``repeats`` times, one after the other."""
         self._pick([index for index in range(max(self.batch_size, 0)) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Only these sequences: their numbers, or a mask."""
+        """Keeps only these sequences, by number or by a mask."""
         self._pick(torch.arange(max(self.batch_size, 0))[indices].tolist())
 
     def _pick(self, indices: list[int]) -> None:
@@ -605,22 +619,23 @@ class OctaplexCache(_Base):
                 layer.batch_size = len(indices)
 
     def on_gpus(self) -> list[_OnGpu]:
-        """The layers' caches, where all are on GPUs; an :class:`Error` otherwise."""
+        """Returns the layers' caches. Raises an :class:`Error` unless all are on GPUs."""
         found = [sequences for sequences in self._groups.values() if isinstance(sequences, _OnGpu)]
         if len(found) < len(self.ours):
             raise Error("not every layer has tokens on a GPU: call the model with a prompt first, on CUDA")
         return found
 
     def stats(self) -> Stats:
-        """What all sequences hold together; ``next_position`` is the longest one's."""
+        """Returns counts over all sequences. ``next_position`` is that of the longest sequence."""
         every = [stats for sequences in self._groups.values() for stats in sequences.stats()]
         together = Stats(*map(sum, zip(*every))) if every else Stats(*[0] * len(Stats._fields))
         return together._replace(next_position=max((stats.next_position for stats in every), default=0))
 
 
 def _read_again(config: Any, kinds: list[str]) -> set[int]:
-    """Layers whose keys and values layers behind them read as well, as Gemma 3n and Gemma 4 have them: those that the config names, or,
-    in 5.17, the last ones of each kind before the layers that have none of their own."""
+    """Returns the layers whose keys and values later layers also read, as in Gemma 3n and Gemma 4.
+
+    The config names them. In 5.17 they are the last ones of each kind before the layers without keys and values of their own."""
     modes = getattr(config, "kv_sharing_modes", None)
     if modes is not None:
         return {number for number, mode in enumerate(modes) if mode == "store"}
@@ -630,7 +645,7 @@ def _read_again(config: Any, kinds: list[str]) -> set[int]:
 
 
 def _stream(number: int) -> int:
-    """PyTorch's current stream of a GPU."""
+    """Returns PyTorch's current stream of a GPU."""
     return int(torch.cuda.current_stream(number).cuda_stream) if torch.cuda.is_available() else 0
 
 
@@ -639,23 +654,25 @@ def _is_captured(states: torch.Tensor) -> bool:
 
 
 def _next_page(position: int, first: int, page: int) -> int:
-    """The end of the page that ``position`` is in, where the first one starts at ``first``."""
+    """Returns the end of the page that contains ``position``, if the first page starts at ``first``."""
     return int(first + ((position - first) // page + 1) * page)
 
 
 class DecodeGraph:
-    """Decode steps of a model in one CUDA graph: a token of each sequence in, logits out.
+    """Runs a model's decode steps as one CUDA graph. A step takes a token of each sequence and returns logits.
 
     >>> step = DecodeGraph(model, cache)  # doctest: +SKIP
     >>> logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits  # doctest: +SKIP
     >>> for _ in range(100):  # doctest: +SKIP
     ...     logits = step(logits[:, -1:].argmax(-1))
 
-    The first calls run as usual, the third is captured. The cache then takes memory for its whole capacity, as a graph's memory does not
-    move: make it with ``capacity``. The model and the cache are on one GPU. Between steps the cache may be cropped, and the model called
-    with other tokens: the graph goes on behind them. ``reset`` and other batches need a new graph."""
+    The first two calls run as usual, and the third is captured. The cache then allocates memory for its whole capacity, because a graph's
+    memory cannot move: create the cache with ``capacity``. Model and cache must be on one GPU.
 
-    #: Calls before the capture, in which kernels are compiled and libraries take their memory.
+    Between steps you may crop the cache and call the model with other tokens: the graph continues after them. ``reset`` and other batches
+    need a new graph."""
+
+    #: Calls before the capture. They compile kernels and allocate the memory of libraries.
     WARM_UP = 2
 
     def __init__(self, model: Any, cache: OctaplexCache) -> None:
@@ -663,7 +680,7 @@ class DecodeGraph:
         self.graph: Any = None
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Logits [batch, 1, vocabulary] of the tokens [batch, 1]. The next call overwrites them."""
+        """Returns the logits [batch, 1, vocabulary] of tokens [batch, 1]. The next call overwrites them."""
         with torch.no_grad():
             return self._step(tokens)
 
@@ -687,7 +704,7 @@ class DecodeGraph:
                 self.logits = self._logits()
             self.graph, self.layers = graph, layers
         if any(mine is not theirs for mine, theirs in zip(self.layers, layers)):
-            raise Error("the cache was reset since the graph was captured: make another DecodeGraph")
+            raise Error("the cache was reset after the graph was captured: create another DecodeGraph")
         for layer in layers:
             self._ready(layer)
         if positions != self.expected:
@@ -713,22 +730,22 @@ class DecodeGraph:
 
     @staticmethod
     def _ready(layer: _OnGpu) -> None:
-        """There is a step left, after pages are closed that are full."""
+        """Closes full pages, so that a step is left."""
         if layer.left <= 0:
             layer.settle()
             layer.left = layer.cache.steps_left(0, (0, layer.batch)) or 0
         if layer.left == 0:
-            raise Error("the cache is full, or has fewer tokens than its sinks: make it with a larger capacity, or a longer prompt")
+            raise Error("the cache is full, or has fewer tokens than its sinks: use a larger capacity, or a longer prompt")
 
 
 def _number_of(device: Any) -> Optional[int]:
-    """The GPU of a device; None for the CPU."""
+    """Returns the GPU number of a device, or None for the CPU."""
     return int(device.index or 0) if device.type == "cuda" else None
 
 
 def _check(states: torch.Tensor, what: str) -> None:
     if states.device.type not in ("cpu", "cuda"):
-        raise Error(f"{what} are on {states.device}, and octaplex attention runs on CPUs and CUDA's GPUs: call model.to('cpu') or model.to('cuda')")
+        raise Error(f"{what} are on {states.device}, but octaplex attention runs on the CPU and on CUDA: call model.to('cpu') or model.to('cuda')")
     if states.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Error(f"{what} are of {states.dtype}: load the model in float32, float16 or bfloat16")
 
@@ -745,7 +762,7 @@ def _attention(
     s_aux: Optional[torch.Tensor] = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function: see transformers' AttentionInterface. Attention weights are not there to be returned."""
+    """Implements an attention function of transformers' AttentionInterface. It cannot return attention weights."""
     layer: Optional[_Layer] = getattr(key, "layer", None)
     if layer is None:
         raise Error("octaplex attention reads an OctaplexCache: pass past_key_values=OctaplexCache(model.config)")
@@ -762,7 +779,7 @@ def _attention(
         raise Error("octaplex attention is causal and has no position bias: this model needs attn_implementation='eager'")
     if "sliding_window" in kwargs and kwargs["sliding_window"] != layer.window:
         asked = kwargs["sliding_window"]
-        raise Error(f"layer {layer.number} asks for a sliding window of {asked}, and the cache has {layer.window}: make it of this model's config")
+        raise Error(f"layer {layer.number} needs a sliding window of {asked}, but the cache has {layer.window}: create it with this model's config")
     options: dict[str, Any] = {"scale": scaling, "soft_cap": softcap}
     if s_aux is not None:
         options["sink_logits"] = s_aux.detach().contiguous()
@@ -770,7 +787,7 @@ def _attention(
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two functions are the same code over the same values: masks of known patterns need no look at their elements."""
+    """Returns whether two functions have the same code and the same captured values. Then masks need no check of their elements."""
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
         return len(one) == len(other) and all(map(_is_same, one, other))
     if not inspect.isfunction(one) or not inspect.isfunction(other):
@@ -794,8 +811,10 @@ def _mask(
     device: Any = "cpu",
     **kwargs: Any,
 ) -> Optional[torch.Tensor]:
-    """The mask that a model's layers get: None, or which tokens are not padding. Attention here is causal, with a
-    window or without: another pattern (chunks, images that see themselves whole) is an error, and not quietly the causal one."""
+    """Returns the mask for a model's layers: None, or which tokens are not padding.
+
+    Attention here is causal, with or without a window. Any other pattern, such as chunks or images with full attention, raises an
+    error."""
     usual = causal_mask_function if local_size is None else sliding_window_causal_mask_function(local_size)
     columns = torch.arange(kv_length, device=device) + kv_offset
     for start in range(0, 0 if _is_same(mask_function, usual) else q_length, _MASK_ROWS):
@@ -805,12 +824,12 @@ def _mask(
         rows = (torch.arange(count, device=device) + q_offset + start)[:, None]
         causal = (columns <= rows) & (columns > rows - (local_size or kv_length + kv_offset + 1))
         if not bool((asked == causal).all()):
-            raise Error("the model asks for a mask that is neither causal nor a sliding window: use attn_implementation='eager' for it")
+            raise Error("the model needs a mask that is neither causal nor a sliding window: use attn_implementation='eager' for it")
     if attention_mask is None or bool(attention_mask.all()):
         return None
     padded = (~attention_mask).sum(1, keepdim=True)
     if not torch.equal(attention_mask, torch.arange(attention_mask.shape[1], device=device) >= padded):
-        raise Error("attention_mask leaves out tokens that are not at the left: pass padding_side='left' to the tokenizer")
+        raise Error("attention_mask hides tokens that are not at the left: pass padding_side='left' to the tokenizer")
     return attention_mask[:, None, None].expand(-1, 1, q_length, -1).as_subclass(_Padding)
 
 
