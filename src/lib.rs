@@ -106,7 +106,7 @@ pub mod gpu;
 mod math;
 mod page;
 #[cfg(feature = "alloc")]
-mod profile;
+pub mod profile;
 mod rotation;
 mod rows;
 mod sketch;
@@ -129,6 +129,7 @@ pub use error::{Error, ErrorKind};
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;
 #[cfg(feature = "alloc")]
+#[doc(inline)]
 pub use profile::Profile;
 
 /// The README's examples are tests.

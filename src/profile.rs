@@ -1,7 +1,10 @@
 //! Which layers of a model may lose more than others: a file, from which codecs follow for any number of bits.
 
+mod calibration;
 mod solve;
 mod text;
+
+pub use calibration::{Calibration, Case};
 
 use crate::codebook::WIDTHS;
 use crate::{CodecSpec, Error, LayerConfig};
@@ -10,9 +13,10 @@ use alloc::vec::Vec;
 
 /// Says how much each layer of a model may lose, so that a cache spends its bits where they count.
 ///
-/// `octaplex calibrate` measures a model once and writes its profile, a small text. The profile then chooses codecs for any
-/// number of bits: [`KvCache::builder(..).profile(&profile).bits(2.2)`](crate::cache::KvCacheBuilder::profile). The choice is
-/// the same on every machine.
+/// `octaplex calibrate` measures a model once and writes its profile, a small text. [`Calibration`] does the same for programs
+/// that run a model themselves. The profile then chooses codecs for any number of bits:
+/// [`KvCache::builder(..).profile(&profile).bits(2.2)`](crate::cache::KvCacheBuilder::profile). The choice is the same on
+/// every machine.
 ///
 /// The model behind it is a sum. A layer's keys, and its values, have a *sensitivity*: the divergence (KL, in nats) of the
 /// next token where they alone have the codec whose factor is 1. Another codec multiplies it by its *factor*.
