@@ -122,7 +122,7 @@ pub mod gpu;
 mod math;
 mod page;
 #[cfg(feature = "alloc")]
-mod profile;
+pub mod profile;
 mod random;
 mod rotation;
 mod rows;
@@ -145,6 +145,7 @@ pub use error::{Error, ErrorKind};
 pub use half::{bf16, f16};
 pub use octaplex_arch::with_default_floats;
 #[cfg(feature = "alloc")]
+#[doc(inline)]
 pub use profile::Profile;
 
 /// Runs the README's examples as tests.

@@ -1,7 +1,10 @@
 //! Profiles: how much each layer of a model may lose, and the codecs that follow for any number of bits.
 
+mod calibration;
 mod solve;
 mod text;
+
+pub use calibration::{Calibration, Case};
 
 use crate::codebook::WIDTHS;
 use crate::{CodecSpec, Error, LayerConfig};
@@ -10,8 +13,8 @@ use alloc::vec::Vec;
 
 /// Says how much each layer of a model may lose, so that a cache spends its bits where they count.
 ///
-/// `octaplex calibrate` measures a model once and writes its profile, a small text file. The profile then chooses
-/// codecs for any number of bits:
+/// `octaplex calibrate` measures a model once and writes its profile, a small text file. [`Calibration`] does the same
+/// for programs that run a model themselves. The profile then chooses codecs for any number of bits:
 /// [`KvCache::builder(..).profile(&profile).bits(2.2)`](crate::cache::KvCacheBuilder::profile). The choice is the same
 /// on every machine.
 ///

@@ -1,6 +1,8 @@
 //! Profiles of models: their text, and the codecs that they choose.
 #![cfg(feature = "alloc")]
 
+use octaplex::codecs::Role;
+use octaplex::profile::{Calibration, Case};
 use octaplex::{Backend, CacheConfig, CodecSpec, Error, ErrorKind, KvCache, LayerConfig, Profile};
 use proptest::prelude::*;
 
@@ -217,6 +219,66 @@ fn it_beats_one_rate_for_all() {
         let bits = |layer: usize| layers[layer].values.bits_per_value(64);
         assert!(bits(a) <= bits(b) || sensitivities[a][1] * 3.0 > sensitivities[b][1], "{a}, {b}");
     }
+}
+
+#[test]
+fn a_calibration_says_what_to_measure_and_sets_the_sum_right() {
+    let calibration = Calibration::new(3, &LayerConfig::new(2, 64, 0)).unwrap();
+    let cases: Vec<_> = calibration.cases().collect();
+    let of = |role| cases.iter().filter(move |case| case.role == role);
+    assert_eq!((of(Role::Keys).count(), of(Role::Values).count()), (9 + 3, 8 + 3));
+    let alone: Vec<_> =
+        cases.iter().filter_map(|case| Some((case.role, case.codec.to_string(), case.layer?))).collect();
+    let reference = |role, codec: &str| (0..3).map(move |layer| (role, codec.to_string(), layer)).collect();
+    let expected: [Vec<_>; 2] =
+        [reference(Role::Keys, "graded:fine=4,coarse=1"), reference(Role::Values, "trellis:m=2")];
+    assert_eq!(alone, expected.concat());
+
+    // A codec's divergence halves with each bit. Layers alone lose 0.01, 0.02 and 0.03, and together half their sum.
+    let measured = |case: &Case| match case.layer {
+        Some(layer) => 0.01 * (layer + 1) as f64,
+        None => 0.03 * 2f64.powf(2.0 - case.codec.bits_per_value(64)),
+    };
+    let reference =
+        measured(cases.iter().find(|case| case.codec.to_string() == "graded:fine=4,coarse=1").unwrap());
+    let found = calibration.profile("tiny", &cases.iter().map(measured).collect::<Vec<_>>()).unwrap();
+    let sensitivities: Vec<_> = found.sensitivities().collect();
+    for (layer, [keys, _]) in sensitivities.iter().enumerate() {
+        assert!((keys - reference * (layer + 1) as f64 / 6.0).abs() < 2e-9, "{sensitivities:?}");
+    }
+    let all = |codec: &str| {
+        let layer = LayerConfig::new(2, 64, 0)
+            .keys(codec.parse().unwrap())
+            .values(CodecSpec::F16(Default::default()));
+        found.divergence(&[layer; 3]).unwrap()
+    };
+    let case = cases.iter().find(|case| case.codec.to_string() == "graded").unwrap();
+    assert!((all("graded") - measured(case)).abs() < 1e-7, "{}", all("graded"));
+
+    // Nothing lost is no division by zero.
+    let nothing = calibration.profile("", &vec![0.0; cases.len()]).unwrap();
+    assert!(nothing.sensitivities().all(|layer| layer == [0.0; 2]));
+    assert!(nothing.solve(&config(3), 2.2).is_ok());
+}
+
+#[test]
+fn a_calibration_refuses_what_no_profile_has() {
+    let new = |layers, heads, dim| Calibration::new(layers, &LayerConfig::new(heads, dim, 0));
+    let keys = |dim| new(2, 2, dim).unwrap().cases().next().unwrap().codec.to_string();
+    assert_eq!((keys(64), keys(96)), ("trellis:m=1".into(), "trellis:m=1".into()));
+    let graded =
+        new(2, 2, 96).unwrap().cases().filter(|case| case.codec.to_string().contains("graded")).count();
+    assert_eq!(graded, 0, "96 has no grades");
+    for (layers, heads, dim) in [(0, 2, 64), (usize::MAX, 2, 64), (2, 0, 64), (2, 2, 63)] {
+        assert!(
+            matches!(new(layers, heads, dim), Err(Error::Profile { line: 0, .. })),
+            "{layers}, {heads}, {dim}"
+        );
+    }
+    let calibration = new(2, 2, 64).unwrap();
+    let few = calibration.profile("", &[0.0]);
+    assert_eq!(few, Err(Error::Length { what: "divergences", expected: 9 + 8 + 4, actual: 1 }));
+    assert!(calibration.profile("", &[f64::NAN; 9 + 8 + 4]).is_err());
 }
 
 #[test]

@@ -72,6 +72,9 @@ pub(crate) struct Settings {
     /// The text of one.
     #[pyo3(item)]
     profile: Option<String>,
+    /// The numbers of the layers that hold keys and values, where others stand between them: they alone count.
+    #[pyo3(item)]
+    held_layers: Option<Vec<usize>>,
     #[pyo3(item)]
     page: usize,
     #[pyo3(item)]
@@ -109,18 +112,28 @@ impl Settings {
             .center(center(&self.center)?)
             .balance(self.balance);
         each.sliding_window = self.sliding_window;
-        let mut config = CacheConfig::new(layers, kv_heads, head_dim, capacity)
+        let count = self.held_layers.as_ref().map_or(layers, Vec::len);
+        let mut config = CacheConfig::new(count, kv_heads, head_dim, capacity)
             .each(each)
             .boundary_layers(self.boundary_layers);
-        if let (Some(profile), Some(bits)) = (&self.profile, self.bits) {
-            let profile = profile.parse::<Profile>().or_raise()?;
-            return profile.solve(&config, bits).or_raise();
+        // More than a cache can have is refused where it is made.
+        let some = |config: CacheConfig| config.layers().take(MOST_LAYERS + 1).collect();
+        let chosen: Vec<_> = match (&self.profile, self.bits) {
+            (Some(profile), Some(bits)) => {
+                profile.parse::<Profile>().or_raise()?.solve(&config, bits).or_raise()?
+            }
+            (None, Some(bits)) => some(config.for_bits(bits).or_raise()?),
+            _ => some(config),
+        };
+        let Some(held) = &self.held_layers else { return Ok(chosen) };
+        config.layers = layers;
+        let mut all: Vec<LayerConfig> = some(config);
+        for (&number, mut layer) in held.iter().zip(chosen) {
+            let place = all.get_mut(number).ok_or_else(|| Error::new_err("held_layers: no such layer"))?;
+            layer.layer = place.layer;
+            *place = layer;
         }
-        if let Some(bits) = self.bits {
-            config = config.for_bits(bits).or_raise()?;
-        }
-        // One layer too many is enough for the constructor to refuse it.
-        Ok(config.layers().take(MOST_LAYERS + 1).collect())
+        Ok(all)
     }
 }
 

@@ -6,6 +6,7 @@ mod chunk;
 mod codec;
 mod device;
 mod given;
+mod profile;
 mod work;
 
 use octaplex::{Backend, CodecSpec, verify};
@@ -101,10 +102,12 @@ fn _octaplex(module: &Bound<PyModule>) -> Result<()> {
     module.add_class::<codec::Codec>()?;
     module.add_class::<cache::Cache>()?;
     module.add_class::<chunk::ChunkCodec>()?;
+    module.add_class::<profile::Calibration>()?;
     module.add_class::<device::DeviceCache>()?;
     module.add_function(wrap_pyfunction!(codecs, module)?)?;
     module.add_function(wrap_pyfunction!(backend, module)?)?;
     module.add_function(wrap_pyfunction!(checksums, module)?)?;
+    module.add_function(wrap_pyfunction!(profile::expected_divergence, module)?)?;
     module.add_function(wrap_pyfunction!(device::gpu_name, module)?)?;
     module.add_function(wrap_pyfunction!(work::before_fork, module)?)?;
     module.add_function(wrap_pyfunction!(work::after_fork, module)?)?;

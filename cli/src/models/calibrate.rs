@@ -1,19 +1,19 @@
 //! `calibrate`: which layers of a model need their bits, measured once and kept as a profile.
 
 use super::baseline::Baseline;
-use super::forward::Model;
 use super::kept::{self, Kept};
 use super::options::{Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use super::profiles::{Pair, picture};
-use crate::codecs::{has_grades, parse_spec};
 use crate::console::{self, is_dash, wrap};
 use crate::failure::{At, Result, fail};
 use crate::files;
 use crate::keys::Keys;
 use crate::progress::Progress;
 use clap::Args;
-use octaplex::{CodecSpec, LayerConfig, Profile};
+use octaplex::codecs::Role;
+use octaplex::profile::{Calibration, Case};
+use octaplex::{CodecSpec, LayerConfig};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -55,109 +55,30 @@ pub(crate) struct Calibrate {
     windows: usize,
 }
 
-/// The codecs of keys and of values that a profile chooses from. The reference, whose factor is 1, has 2 bits.
-const GRADED: &[&str] = &[
-    "trellis:m=1",
-    "graded:fine=2,coarse=1",
-    "graded:bits=2",
-    "graded:fine=4,coarse=2",
-    "graded:bits=3",
-    "graded:fine=8,coarse=4",
-    "graded:bits=4",
-    "turboquant:bits=6",
-    "turboquant:bits=8",
-];
-const TRELLIS: &[&str] = &[
-    "trellis:m=1",
-    "trellis:m=2",
-    "trellis:m=3",
-    "trellis:m=4",
-    "trellis:m=6",
-    "trellis:m=8",
-    "turboquant:bits=6",
-    "turboquant:bits=8",
-];
-const REFERENCES: [&str; 2] = ["graded:bits=2", "trellis:m=2"];
-
 /// Bits whose KL is foretold; the one in the middle is checked.
 const FORETOLD: [f64; 3] = [2.0, 2.5, 3.0];
 
-/// What is measured: codecs of all layers' keys or values, or of one's; all else is exact.
-struct Case {
-    role: usize,
-    spec: CodecSpec,
-    layer: Option<usize>,
+/// The caches' codecs where all but this is exact.
+fn codecs_of(case: &Case, layers: usize) -> Codecs {
+    let f16 = CodecSpec::F16(Default::default());
+    let pair = |layer| match case.role {
+        _ if case.layer.is_some_and(|own| own != layer) => [f16; 2],
+        Role::Keys => [case.codec, f16],
+        Role::Values => [f16, case.codec],
+    };
+    Codecs::of_layers((0..layers).map(pair).collect(), KEYS)
 }
 
-impl Case {
-    fn codecs(&self, layers: usize) -> Codecs {
-        let f16 = CodecSpec::F16(Default::default());
-        let pair = |layer| {
-            let mut pair = [f16; 2];
-            if self.layer.is_none_or(|own| own == layer) {
-                pair[self.role] = self.spec;
-            }
-            pair
-        };
-        Codecs::of_layers((0..layers).map(pair).collect(), KEYS)
-    }
-
-    fn key(&self) -> Value {
-        let role = ["keys", "values"][self.role];
-        json!({"role": role, "codec": self.spec.to_string(), "layer": self.layer})
-    }
+fn key_of(case: &Case) -> Value {
+    let role = match case.role {
+        Role::Keys => "keys",
+        Role::Values => "values",
+    };
+    json!({"role": role, "codec": case.codec.to_string(), "layer": case.layer})
 }
 
 /// As a cache prepares keys.
 const KEYS: Keys = Keys { center: octaplex::cache::Center::Page, balance: true };
-
-/// Measurements, in the order in which a profile has them.
-struct Plan {
-    curves: [Vec<CodecSpec>; 2],
-    references: [CodecSpec; 2],
-    layers: usize,
-}
-
-impl Plan {
-    fn new(model: &Model) -> Result<Self> {
-        let parse = |specs: &[&str]| specs.iter().map(|spec| parse_spec(spec)).collect::<Result<Vec<_>>>();
-        let graded = has_grades(model.shape.head_dim);
-        let curves = [parse(if graded { GRADED } else { TRELLIS })?, parse(TRELLIS)?];
-        let references = [parse_spec(REFERENCES[usize::from(!graded)])?, parse_spec(REFERENCES[1])?];
-        Ok(Self { curves, references, layers: model.shape.layers })
-    }
-
-    fn cases(&self) -> Vec<Case> {
-        let mut cases = Vec::new();
-        for role in 0..2 {
-            cases.extend(self.curves[role].iter().map(|&spec| Case { role, spec, layer: None }));
-            let spec = self.references[role];
-            cases.extend((0..self.layers).map(|layer| Case { role, spec, layer: Some(layer) }));
-        }
-        cases
-    }
-
-    /// The profile of these divergences, one for each case.
-    fn profile(&self, name: &str, shape: &LayerConfig, divergences: &[f64]) -> Result<Profile> {
-        let mut divergences = divergences.iter().copied();
-        let mut sensitivities = vec![[0.0; 2]; self.layers];
-        let mut curves = [Vec::new(), Vec::new()];
-        for role in 0..2 {
-            let of_curve: Vec<f64> = divergences.by_ref().take(self.curves[role].len()).collect();
-            let specs = self.curves[role].iter();
-            let together = specs.zip(&of_curve).find(|(spec, _)| **spec == self.references[role]);
-            let together = together.map_or(0.0, |(_, kl)| *kl);
-            let alone: Vec<f64> = divergences.by_ref().take(self.layers).collect();
-            let sum: f64 = alone.iter().sum();
-            // Layers together do not do quite what they do one by one: their sum is set right, their shares are kept.
-            let right = if sum > 0.0 { together / sum } else { 0.0 };
-            sensitivities.iter_mut().zip(alone).for_each(|(layer, kl)| layer[role] = kl * right);
-            let factor = |kl: &f64| if together > 0.0 { kl / together } else { 0.0 };
-            curves[role] = self.curves[role].iter().copied().zip(of_curve.iter().map(factor)).collect();
-        }
-        Profile::new(name, shape, &curves[0], &curves[1], &sensitivities).at("what was measured")
-    }
-}
 
 pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     let Calibrate { model: options, text, out, tokens, windows } = arguments;
@@ -172,16 +93,17 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     check_windows(&model, *tokens, *windows)?;
     let words = model.text.of_file(text, tokens * (windows + 1))?;
     let (words, held_back) = words.split_at(tokens * windows);
-    let plan = Plan::new(&model)?;
+    let config = options.config_of(&model);
+    let calibration = Calibration::new(model.shape.layers, &config.each).at(&model.name)?;
     let mut run = options.json_of_session(&model, &Codecs::f16());
     run["text"] = kept::hash(words).into();
     run["window_tokens"] = (*tokens).into();
     run["windows"] = (*windows).into();
 
-    let cases = plan.cases();
+    let cases: Vec<Case> = calibration.cases().collect();
     let key = |case: &Case| {
         let mut key = run.clone();
-        key["measured"] = case.key();
+        key["measured"] = key_of(case);
         key
     };
     let find = |kept: &Kept, key: &Value| {
@@ -201,7 +123,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
                     Some(baseline) => baseline,
                     None => &*baseline.insert(Baseline::new(&model, options, words, *windows, &progress)?),
                 };
-                let kl = baseline.divergence(&case.codecs(model.shape.layers), &progress)?;
+                let kl = baseline.divergence(&codecs_of(case, model.shape.layers), &progress)?;
                 kept.add(json!({"run": key, "kl": kl}))?;
                 kl
             }
@@ -209,8 +131,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
         divergences.push(kl);
     }
     drop(baseline);
-    let config = options.config_of(&model);
-    let profile = Arc::new(plan.profile(&model.name, &config.each, &divergences)?);
+    let profile = Arc::new(calibration.profile(&model.name, &divergences).at("what was measured")?);
 
     let baseline = Baseline::new(&model, options, held_back, 1, &progress)?;
     let measure = |profile| {

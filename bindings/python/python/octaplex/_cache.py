@@ -57,8 +57,10 @@ def profile_text(profile: Any) -> str:
         raise Error(f"{os.fspath(profile)!r} is no profile: it is not text in UTF-8") from None
 
 
-def settings_of(*, keys: Any, values: Any, bits: Any, profile: Any = None, **more: Any) -> dict[str, Any]:
-    """Returns the settings as the extension takes them."""
+def settings_of(
+    *, keys: Any, values: Any, bits: Any, profile: Any = None, held_layers: Optional[list[int]] = None, **more: Any
+) -> dict[str, Any]:
+    """Returns the settings as the extension takes them. If not all layers hold keys and values, ``held_layers`` has their numbers."""
     if bits is not None and (keys is not None or values is not None):
         raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
     if profile is not None and bits is None:
@@ -68,6 +70,7 @@ def settings_of(*, keys: Any, values: Any, bits: Any, profile: Any = None, **mor
         "values": _options.text_or_none(values, "values"),
         "bits": _options.real_or_none(bits, "bits"),
         "profile": None if profile is None else profile_text(profile),
+        "held_layers": held_layers,
         "page": _options.whole(more["page"], "page"),
         "sink_tokens": _options.whole(more["sink_tokens"], "sink_tokens"),
         "recent_window": _options.whole(more["recent_window"], "recent_window"),

@@ -74,7 +74,7 @@ class _States(torch.Tensor):
         if name == "to":  # layers that read another layer's keys move them to their own device: these stay in the cache
             return args[0]
         layer = next((each.layer for each in args if isinstance(each, _States) and hasattr(each, "layer")), None)
-        if layer is not None and layer.owner.config._attn_implementation == "octaplex":
+        if layer is not None and layer.owner.config._attn_implementation.startswith("octaplex"):
             raise Error(
                 f"the model ({layer.owner.config.model_type}) computes on its keys and values outside of transformers' attention functions, "
                 "so it cannot read an OctaplexCache: use a cache of transformers for it"
@@ -133,7 +133,7 @@ class _OnGpu:
         # When the first query of a block reads its window, the newest token is a block further on.
         self.window = layer.window
         held = None if layer.held is None else layer.held + _BLOCK
-        settings = settings_of(**owner.options, sliding_window=held)
+        settings = settings_of(**owner.options, sliding_window=held, held_layers=owner.held_layers())
         size = (len(owner.layers), *shape, owner.capacity)
         self.made_of = (number, size, settings)
         self.cache = self._made(batch)
@@ -554,9 +554,14 @@ class OctaplexCache(_Base):
                 self._groups[group] = _OnGpu(self, layer, batch, (heads, width), number)
         elif group not in self._groups:
             shape = (len(self.layers), heads, width, self.capacity)
-            caches = [Cache(*shape, sliding_window=layer.held, **self.options) for _ in range(batch)]
+            settings = settings_of(**self.options, sliding_window=layer.held, held_layers=self.held_layers())
+            caches = [Cache.__new__(Cache)._own(_octaplex.Cache(*shape, settings)) for _ in range(batch)]
             self._groups[group] = _Sequences(caches, layer.number)
         return self._groups[group]
+
+    def held_layers(self) -> Optional[list[int]]:
+        """The numbers of the layers that hold keys and values here, where there are others: bits and profiles are of these."""
+        return None if len(self.ours) == len(self.layers) else [layer.number for layer in self.ours]
 
     def reset(self) -> None:
         """Removes all tokens."""
