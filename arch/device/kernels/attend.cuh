@@ -299,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     // Rows of results: splits of exact tokens, then splits of pages.
     auto rows = [&](int of) { return (((u64)batch * gridDim.y + blockIdx.y) * (p.splits + p.exact_splits) + of) * HEADS; };
     const bool of_exact = blockIdx.x < p.exact_splits, of_pages = p.together || !of_exact;
-    // Splits with four slots less come first, because they may also take exact tokens.
+    // Splits with four slots fewer come first, because they may also take exact tokens.
     const int count = min(EXACT_TOKENS, (int)seq.exact - (int)blockIdx.x * EXACT_TOKENS); // of its exact tokens
     const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = p.together ? blockIdx.x : blockIdx.x - p.exact_splits;
     const int each = fours / (int)p.splits, fewer = (int)p.splits - fours % (int)p.splits;
