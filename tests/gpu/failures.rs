@@ -239,7 +239,7 @@ fn first_refused(results: &Results) -> Option<&'static str> {
 fn a_gpu_lost_in_mid_step() {
     let Some(device) = device() else { return };
     if device.vendor() == Vendor::Amd {
-        return println!("skipped: this needs a kernel in NVIDIA's text");
+        return println!("skipped: this needs a kernel in NVIDIA's PTX");
     }
     if !is_alone() {
         let said = alone("a_gpu_lost_in_mid_step", (ALONE, "1"));

@@ -181,9 +181,7 @@ fn outliers_as_large_as_f16() {
                 let small: Vec<f32> = output.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();
                 let of_small: Vec<f64> = exact.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();
                 let small = error(&small, &of_small, dim - 4);
-                println!(
-                    "{keys}, {values}, width {dim}, {center:?}: {all:.1e}, beside the large ones {small:.1e}"
-                );
+                println!("{keys}, {values}, width {dim}, {center:?}: {all:.1e}, the small ones {small:.1e}");
                 assert!(
                     all < tolerance && small < tolerance,
                     "{keys}, {values}, {center:?}: {all:e}, {small:e}"

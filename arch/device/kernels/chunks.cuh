@@ -16,7 +16,7 @@ template <class A, class B> struct Choice<false, A, B> {
 using FieldTable = Choice<is_chunks(KEYS), Chunks, Triplets>::Type;
 constexpr int TABLE_WORDS = sizeof(FieldTable) / 4;
 
-// Returns chunk d of a thread as integers of 32 bits, of which the high 16 count.
+// Returns chunk d of a thread as integers of 32 bits. Only their high 16 bits count.
 __device__ __forceinline__ void chunk(int (&x)[4], const u32 (&words)[FIELD_WORDS], int d, const Chunks &of) {
     constexpr int STEP = 65535 / ((1 << CHUNK_RADIUS) - 1);
     const u32 field = field_at(words, d);

@@ -44,8 +44,8 @@
 //
 // A slot contains all of a page: `download` writes the bytes that `upload` has read.
 //
-// Values: octets of a tile of 32 tokens, with 4 coordinates in a word. Word (tile, coordinate / 32, lane), where
-// lane = 4 g + t, covers coordinates 4 g + e (e < 4) of these 32, and tokens 8 t + i (i < 8) of the tile.
+// Values: octets of a tile of 32 tokens, with 4 coordinates in a word. Words are [tile][coordinate / 32][lane]. Lane
+// 4 g + t covers coordinates 4 g + e (e < 4) of these 32, and tokens 8 t + i (i < 8) of the tile.
 //   1 bit     u32, bit e of nibble i
 //   2 bits    two u32, word e / 2, bits 2 (e % 2) and up of nibble i
 //   4 bits    four u32, word e, nibble i; of integers nibble 2 (i % 4) + i / 4
@@ -103,8 +103,7 @@ constexpr int bits_for(int count) { return count > 1 ? 1 + bits_for((count + 1) 
 constexpr int raised(int number, int power) { return power > 0 ? number * raised(number, power - 1) : 1; }
 constexpr int trailing_zeros(int number) { return number % 2 ? 0 : 1 + trailing_zeros(number / 2); }
 
-// Codes of a CPU row: low bits, digits of a group, bits of a group, and bits of all groups, of which the last may
-// be short.
+// Codes of a CPU row: low bits, digits of a group, bits of a group, and bits of all groups. The last group may be short.
 constexpr int raw_bits(int shape) { return index_bits(shape) - bits_for(radix(shape)); }
 constexpr int each_digits(int shape) { return radix(shape) == 5 ? 3 : 5; }
 constexpr int group_bits(int shape) { return bits_for(raised(radix(shape), each_digits(shape))); }

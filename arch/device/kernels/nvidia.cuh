@@ -1,4 +1,4 @@
-// NVIDIA's instructions, each behind a function. hip.cuh has equivalents of words that are CUDA's only. With
+// NVIDIA's instructions, each in a function. hip.cuh has equivalents of words that are CUDA's only. With
 // PORTABLE, portable.cuh replaces all of this except conversions, which hip.cuh has too.
 #ifndef __HIP__
 __device__ __forceinline__ float from_f16(u32 bits) {

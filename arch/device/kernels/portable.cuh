@@ -80,7 +80,7 @@ __device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 
 
 // ---- shared memory ----------------------------------------------------------------------------------------------------
 
-// Returns an address as a number, of which only the alignment has a meaning.
+// Returns an address as a number. Only its alignment has a meaning.
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)(u64)p; }
 // Copies are complete at once. A reader waits for the copying lane, as it does after `await_copies` anyway.
 __device__ __forceinline__ void copy_16(void *to, const u8 *from, u32 at) {
