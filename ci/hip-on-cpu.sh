@@ -22,12 +22,12 @@ python3 ci/hip-on-cpu/bites.py "$folder/lib/libamdhip64.so"
 # What takes every pair of codecs at every width is for GPUs. These are the tests that take seconds here, of all that a layer does:
 # codecs of each kind in `every_option`, their encoders in `appended_specs_are_the_cpus`. Blocks of queries take minutes: by name.
 tests=(
-  what_is_missing_is_said what_is_refused every_option sequences_forks_and_graphs
-  append::appended_specs_are_the_cpus append::tokens_are_taken_back append::what_append_refuses
-  bias::large_ones_and_nothing bias::what_is_refused
-  block::what_is_refused
-  engine::an_engines_graph engine::calls_keep_their_place_in_a_stream engine::what_an_engine_is_refused
-  steps::steps_are_what_append_makes steps::an_engines_graph_appends steps::room_grows
+  missing_drivers_and_gpus_are_named unsupported_configurations_are_errors every_option sequences_forks_and_graphs
+  append::appended_specs_are_the_cpus append::tokens_are_taken_back append::wrong_rows_are_errors
+  bias::large_biases_and_hidden_tokens bias::wrong_biases_are_errors
+  block::wrong_blocks_are_errors
+  engine::an_engines_graph engine::calls_keep_their_place_in_a_stream engine::wrong_rows_of_an_engine_are_errors
+  steps::steps_are_what_append_makes steps::an_engines_graph_appends steps::a_layer_grows
   snapshot::damaged_snapshots_change_nothing snapshot::pages_of_a_fork_stay_when_the_other_evicts snapshot::snapshots_are_the_cpus
 )
 gpu --exact "${tests[@]}" | tee "$folder/said"

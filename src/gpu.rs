@@ -325,6 +325,16 @@ impl Layer {
 
     /// Makes sequence `to` a copy of `from`. They share pages; exact tokens are copied.
     ///
+    /// ```no_run
+    /// use octaplex::{LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 2, 8192)?;
+    /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
+    /// layer.fork(0, 1)?;
+    /// assert_eq!(layer.stats(1)?.shared_bytes, layer.stats(1)?.paged_bytes);
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn fork(&mut self, from: usize, to: usize) -> Result<(), Error> {
@@ -490,6 +500,16 @@ impl Layer {
     /// [`bias`](Attend::bias) has one row for each sequence, or one for each of its query heads, sequence
     /// after sequence. A row has one value for each position of its sequence. A bias of -7·10²⁹ or less
     /// hides a token, as -∞ does. Biases take memory, which grows with their number.
+    ///
+    /// ```no_run
+    /// use octaplex::{Attend, LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 1, 4096)?;
+    /// layer.append(0, &[0.5; 300 * 64], &[0.5; 300 * 64])?;
+    /// let mut output = [0.0; 4 * 300 * 64]; // 4 query heads, 300 queries
+    /// layer.attend_with(&[0.1; 4 * 300 * 64], &Attend::default().queries(300), &mut output)?;
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The errors of [`attend`](Self::attend). [`Error::Unsupported`] for `first_head` and `heads`: they

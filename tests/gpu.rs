@@ -1,5 +1,7 @@
-//! Pages and attention on a GPU against the CPU: `cargo test --features cuda --test gpu`, or `hip`. Without a GPU, every test that
-//! wants one says what is missing and passes; `OCTAPLEX_REQUIRE=cuda`, or `hip`, makes that an error.
+//! Compares pages and attention on a GPU with the CPU: `cargo test --features cuda --test gpu`, or `hip`.
+//!
+//! Without a GPU, each test prints what is missing and passes. `OCTAPLEX_REQUIRE=cuda`, or `hip`, makes
+//! that a failure.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 #[path = "common/vectors.rs"]
@@ -52,7 +54,7 @@ use octaplex::{Attend, Backend, CodecSpec, Error, LayerConfig, gpu};
 use std::sync::OnceLock;
 use vectors::Random;
 
-/// The GPU, or why there is none.
+/// Returns the GPU, or prints why there is none.
 fn device() -> Option<gpu::Device> {
     static DEVICE: OnceLock<Result<gpu::Device, gpu::Failure>> = OnceLock::new();
     match DEVICE.get_or_init(|| gpu::Device::new(0)) {
@@ -77,7 +79,7 @@ const CODECS: [&str; 6] = [
     "trellis:m=8",
 ];
 
-/// Keys and values of other kinds.
+/// Keys and values with different codecs.
 const OTHERS: [(&str, &str); 17] = [
     ("octopus", "turboquant"),
     ("octopus:bits=2", "trellis"),
@@ -98,7 +100,7 @@ const OTHERS: [(&str, &str); 17] = [
     ("trellis:m=3,states=32", "trellis:m=1,states=4"),
 ];
 
-/// Keys of small blocks and of chunks, whose sets are of every kind.
+/// Keys of small blocks, and of chunks with all kinds of sets.
 const SMALL: [(&str, &str); 8] = [
     ("tq3_0", "turboquant"),
     ("tq3_0:variant=3bit", "trellis"),
@@ -110,7 +112,7 @@ const SMALL: [(&str, &str); 8] = [
     ("hqmq:s=1,r=5,seed=3", "int:bits=8"),
 ];
 
-/// Those of a width, all of them: 32 values divide rows of small blocks.
+/// Returns all of these that support a width: small blocks need a multiple of 32.
 fn others(dim: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
     let fits = move |keys: &str| dim.is_multiple_of(32) || !keys.starts_with("tq3_0");
     OTHERS.into_iter().chain(SMALL).filter(move |(keys, _)| fits(keys))
@@ -119,12 +121,12 @@ fn others(dim: usize) -> impl Iterator<Item = (&'static str, &'static str)> {
 /// Widths that GPUs take.
 const WIDTHS: [usize; 6] = [64, 80, 96, 128, 192, 256];
 
-/// All widths at once: what takes time is compiling kernels.
+/// Runs all widths in parallel, because compiling kernels takes most of the time.
 fn each_width(widths: &[usize], check: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| widths.iter().for_each(|dim| drop(scope.spawn(|| check(*dim)))));
 }
 
-/// What one test case is.
+/// A test case.
 #[derive(Clone, Copy)]
 struct Case {
     config: LayerConfig,
@@ -133,7 +135,7 @@ struct Case {
     seed: u64,
 }
 
-/// With `turboquant` keys and values, for tests of what lies around a codec.
+/// Creates a case with `turboquant` keys and values, for tests of the code around codecs.
 fn four_bits(config: LayerConfig) -> LayerConfig {
     let codec = "turboquant".parse().unwrap();
     config.keys(codec).values(codec)
@@ -146,7 +148,7 @@ fn case(keys: &str, values: &str, dim: usize, heads: (usize, usize), tokens: usi
 }
 
 impl Case {
-    /// A layer on the CPU.
+    /// Creates a layer on the CPU.
     fn layer(&self) -> SharedLayer {
         let [keys, values] = self.rows();
         let mut layer = SharedLayer::on_heap(&self.config, Backend::detect()).unwrap();
@@ -155,7 +157,7 @@ impl Case {
         layer
     }
 
-    /// Keys with a large constant part, channels and rows of different size; and values.
+    /// Returns keys with a large constant part, channels and rows of different sizes, and values.
     fn rows(&self) -> [Vec<f32>; 2] {
         let LayerConfig { kv_heads, key_dim: dim, .. } = self.config;
         let mut random = Random::new(self.seed);
@@ -178,13 +180,13 @@ impl Case {
         self.block(1)
     }
 
-    /// So many queries of each head.
+    /// Returns queries of each head.
     fn block(&self, count: usize) -> Vec<f32> {
         let mut random = Random::new(self.seed ^ 0x5eed);
         random.gaussians(self.heads * count * self.config.key_dim)
     }
 
-    /// Attention as the CPU does it.
+    /// Computes attention on the CPU.
     fn on_cpu(&self, layer: &SharedLayer, queries: &[f32], options: &Attend) -> Vec<f32> {
         let mut output = vec![0.0; queries.len()];
         let rows = queries.len() / self.config.key_dim;
@@ -193,7 +195,7 @@ impl Case {
         output
     }
 
-    /// Attention in f64 on what the layer has for each token, decoded.
+    /// Computes attention in f64 on the decoded tokens of the layer.
     fn in_f64(&self, layer: &SharedLayer, queries: &[f32], options: &Attend) -> Vec<f64> {
         let LayerConfig { kv_heads, key_dim: dim, sink_tokens, .. } = self.config;
         let (positions, next) = (layer.positions().collect::<Vec<_>>(), layer.next_position());
@@ -240,7 +242,7 @@ impl Case {
         output
     }
 
-    /// On a GPU, with the layer that did it.
+    /// Computes attention on a GPU, and returns the layer too.
     fn on_gpu(&self, device: &gpu::Device, layer: &SharedLayer) -> gpu::Layer {
         let mut gpu = gpu::Layer::new(device, &self.config, 1, layer.stats().paged_tokens).unwrap();
         gpu.upload(0, layer).unwrap();
@@ -248,7 +250,7 @@ impl Case {
         gpu
     }
 
-    /// The largest relative error of a head's output, against f64 and against the CPU.
+    /// Returns the largest relative error of a head's output, compared with f64 and with the CPU.
     fn check(&self, device: &gpu::Device, options: &Attend) -> (f64, f64) {
         let layer = self.layer();
         let (mut gpu, queries) = (self.on_gpu(device, &layer), self.block(options.queries.unwrap_or(1)));
@@ -261,7 +263,7 @@ impl Case {
     }
 }
 
-/// The largest ‖a - b‖/‖b‖ of any row.
+/// Returns the largest ‖a - b‖/‖b‖ of all rows.
 fn error(a: &[f32], b: &[f64], dim: usize) -> f64 {
     let rows = a.chunks_exact(dim).zip(b.chunks_exact(dim)).map(|(a, b)| {
         let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
@@ -271,14 +273,14 @@ fn error(a: &[f32], b: &[f64], dim: usize) -> f64 {
     rows.fold(0.0, f64::max)
 }
 
-/// What the output may differ from f64.
+/// Maximum difference from f64.
 const TOLERANCE: f64 = 3e-4;
-/// The same of a block, whose queries, keys, values and weights are rounded to f16: the largest of all pairs and widths was 2.1e-3 on an
-/// H200, 2.2e-3 where a CPU ran these kernels (`kernels/portable.cuh`).
+/// The same for a block, which rounds queries, keys, values and weights. Over all pairs and widths the
+/// maximum was 2.1e-3 on an H200, and 2.2e-3 with these kernels on a CPU (`kernels/portable.cuh`).
 const BLOCK_TOLERANCE: f64 = 2.7e-3;
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_drivers_and_gpus_are_named() {
     match gpu::Device::new(0) {
         Ok(device) => {
             println!("{}, {:?}, {}", device.name(), device.vendor(), device.architecture());
@@ -291,7 +293,7 @@ fn what_is_missing_is_said() {
             assert!(matches!(failure, gpu::Failure::NoDriver | gpu::Failure::NoGpu { .. }), "{failure:?}");
         }
     }
-    // Each that this is built for is named, and what to install.
+    // The error names each supported vendor, and what to install.
     let text = gpu::Failure::NoDriver.to_string();
     for (vendor, what) in [(gpu::Vendor::Nvidia, "libcuda.so"), (gpu::Vendor::Amd, "libamdhip64.so")] {
         let here = gpu::Vendor::ALL.contains(&vendor);
@@ -302,7 +304,7 @@ fn what_is_missing_is_said() {
     }
 }
 
-/// The bytes of a page, as a snapshot of it has them before its checksum.
+/// Returns the bytes of a page, as a snapshot contains them before its checksum.
 fn page_bytes(layer: &SharedLayer, index: usize) -> Vec<u8> {
     let (mut bytes, mut len, mut varies) = (Vec::new(), 0, false);
     layer.save_page(index, &mut |piece| bytes.extend_from_slice(piece)).unwrap();
@@ -311,13 +313,13 @@ fn page_bytes(layer: &SharedLayer, index: usize) -> Vec<u8> {
         varies |= what.starts_with("length of the page");
     });
     let end = bytes.len() - 4;
-    // A page whose length varies says it behind its position.
+    // A page of variable length states its length after its position.
     let is_start = |at: &usize| bytes[at + 8..at + 16] == ((end - at) as u64).to_le_bytes();
     let start = if varies { (0..end - 16).find(is_start).unwrap() } else { end - len };
     bytes[start..end].to_vec()
 }
 
-/// Checks that a sequence has the bytes of every page of the CPU's layer; returns how many bytes that are.
+/// Checks that a sequence has the bytes of all pages of the CPU's layer, and returns their number.
 fn assert_pages(gpu: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> usize {
     let (pages, config) = (gpu.pages(sequence).unwrap(), layer.config());
     let page = |index| {
@@ -338,7 +340,7 @@ fn assert_pages(gpu: &mut gpu::Layer, sequence: usize, layer: &SharedLayer) -> u
 }
 
 #[test]
-fn pages_come_back_as_they_went() {
+fn pages_round_trip() {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
         let pairs = (0..6).map(|number| (CODECS[number], CODECS[(number + dim / 64) % CODECS.len()]));
@@ -378,7 +380,8 @@ fn every_codec_and_width_attends_like_f64() {
 #[test]
 fn lengths_heads_and_pages() {
     let Some(device) = device() else { return };
-    // Exact tokens alone, one page, pages that four do not divide; one head, more than eight of one key.
+    // Exact tokens alone, one page, pages that are no multiple of four; one head, and more than eight for
+    // one key.
     let lengths = [1, 3, 4, 5, 60, 131, 132, 195, 196, 260, 324, 388, 452, 2000, 9000];
     for (number, tokens) in lengths.into_iter().enumerate() {
         for dim in WIDTHS {
@@ -467,7 +470,7 @@ fn sequences_forks_and_graphs() {
     (0..3).for_each(|number| check(&output, number, &layers[number], &cases[number]));
     assert!(output[3 * width..].iter().all(|x| *x == 0.0), "a sequence that holds nothing");
 
-    // A step that was captured sees what is there when it is launched, and gives the bits of one that was not.
+    // A captured step sees the data at its launch, and is bit-exact with a step that was not captured.
     let step = gpu.capture(&Attend::default()).unwrap();
     let mut again = vec![f32::NAN; 4 * width];
     gpu.launch(&step, &queries, &mut again).unwrap();
@@ -479,7 +482,7 @@ fn sequences_forks_and_graphs() {
     assert!(again[2 * width..3 * width].iter().all(|x| *x == 0.0));
     check(&again, 3, &layers[2], &cases[2]);
 
-    // Pages of sequence 3 stay while it has them; then there is room again.
+    // Pages of sequence 3 stay while it holds them. Then they are free.
     assert!(matches!(gpu.upload(2, &layers[2]), Ok(())));
     assert!(matches!(gpu.upload(1, &layers[2]), Err(gpu::Error::Full { .. })));
     gpu.launch(&step, &queries, &mut again).unwrap();
@@ -487,24 +490,25 @@ fn sequences_forks_and_graphs() {
     gpu.clear(3).unwrap();
     gpu.upload(1, &layers[2]).unwrap();
 
-    // Nothing is allocated by steps.
+    // Steps do not allocate.
     let allocated = allocation_counter::measure(|| {
         gpu.attend(&queries, &mut output).unwrap();
         gpu.launch(&step, &queries, &mut again).unwrap();
     });
     assert_eq!((allocated.count_total, &output), (0, &again));
 
-    // Another layer's step is refused; so is one from before another number of heads.
+    // A step of another layer is an error, and so is a step from before another number of heads.
     gpu.reserve(4).unwrap();
     let refused = gpu.launch(&step, &queries[..4 * 4 * 128], &mut again[..4 * 4 * 128]);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 }
 
-/// So many heads that exact tokens have no blocks of threads of their own; a sequence without pages among others.
+/// With this number of heads, exact tokens have no blocks of threads of their own. One sequence has no
+/// pages.
 #[test]
-fn exact_tokens_beside_pages() {
+fn exact_tokens_with_pages() {
     let Some(device) = device() else { return };
-    // With keys of trellis codes the text of exact tokens is another one, and so are a warp's columns beyond 128.
+    // Trellis keys use other code for exact tokens, and so do columns of a warp beyond 128.
     let codes = ("turboquant", "trellis");
     for (dim, (keys, values)) in [
         (64, codes),
@@ -544,7 +548,7 @@ fn exact_tokens_beside_pages() {
 }
 
 #[test]
-fn what_is_refused() {
+fn unsupported_configurations_are_errors() {
     let Some(device) = device() else { return };
     let config = four_bits(LayerConfig::new(2, 128, 1000));
     let refused = |config: LayerConfig| match gpu::Layer::new(&device, &config, 1, 1000) {

@@ -54,10 +54,10 @@ impl Source {
 
     /// Returns the source for a vendor's compiler. For AMD, definitions of CUDA's words come first.
     fn of(self, vendor: Vendor, numbers: &Numbers) -> String {
-        let text = numbers.with_halves(self.joined());
+        let source = numbers.with_halves(self.joined());
         match vendor {
-            Vendor::Nvidia => text,
-            Vendor::Amd => format!("namespace octaplex {{\n{}{text}}}\n", sources!("hip")),
+            Vendor::Nvidia => source,
+            Vendor::Amd => format!("namespace octaplex {{\n{}{source}}}\n", sources!("hip")),
         }
     }
 }
@@ -77,9 +77,9 @@ pub(super) struct Numbers {
 impl Numbers {
     /// Returns the source. For keys with halves, it has the sources on one row of keys twice: in a
     /// namespace for each half, with that half's numbers.
-    fn with_halves(&self, text: &str) -> String {
-        let Some((halves, behind)) = self.halves.as_ref().zip(text.strip_prefix(BEFORE_KEYS)) else {
-            return text.to_string();
+    fn with_halves(&self, source: &str) -> String {
+        let Some((halves, behind)) = self.halves.as_ref().zip(source.strip_prefix(BEFORE_KEYS)) else {
+            return source.to_string();
         };
         let mut all = BEFORE_KEYS.to_string();
         for (name, numbers) in ["fine", "coarse"].into_iter().zip(halves) {
@@ -145,16 +145,16 @@ fn image(source: Source, target: &str, numbers: &Numbers) -> Result<Vec<u8>, Fai
         options.push("-DPORTABLE=1".to_string());
     }
     options.extend(numbers.whole.iter().map(|(name, value)| format!("-D{name}={value}")));
-    let text = source.of(vendor, numbers);
-    let key = format!("{}\n{text}", options.join(" "));
+    let source = source.of(vendor, numbers);
+    let key = format!("{}\n{source}", options.join(" "));
     let file = folder().map(|folder| folder.join(format!("{:016x}.bin", fnv(key.as_bytes()))));
     if let Some(image) =
         file.as_ref().and_then(|file| fs::read(file).ok()).and_then(|bytes| kept(&key, &bytes))
     {
         return Ok(image);
     }
-    let text = CString::new(text).map_err(|error| Failure::Compile(error.to_string()))?;
-    let image = compile(vendor, &text, target, &options)?;
+    let source = CString::new(source).map_err(|error| Failure::Compile(error.to_string()))?;
+    let image = compile(vendor, &source, target, &options)?;
     if let Some(file) = file {
         keep(&file, &key, &image);
     }

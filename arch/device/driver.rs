@@ -1,6 +1,6 @@
 //! The driver: a GPU, its memory, kernels and graphs. Each device has one stream, which orders all work.
 //!
-//! Code here is common to all vendors. The calls of each vendor are in a file behind [`Driver`].
+//! Code here is common to all vendors. Each vendor has a file that implements [`Driver`].
 
 // One vendor's driver needs calls that another's does not.
 #![cfg_attr(not(all(feature = "cuda", feature = "hip")), allow(dead_code, unused_variables))]

@@ -36,6 +36,15 @@ impl Layer {
     /// allocates memory for the rows of one page. Several pages at once, as in a prompt, allocate memory
     /// during the call.
     ///
+    /// ```no_run
+    /// use octaplex::{LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(2, 128, 4096), 1, 4096)?;
+    /// layer.append(0, &[0.5; 2 * 300 * 128], &[0.5; 2 * 300 * 128])?; // 300 tokens of 2 heads
+    /// assert_eq!(layer.tokens(0)?, 300);
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// * The errors of [`Layer::append`](crate::cache::Layer::append).
     /// * [`Error::Full`] if there are not enough free pages. Pages that leave a sliding window count as
@@ -328,6 +337,16 @@ impl Layer {
     /// Within [`max_rollback`](crate::LayerConfig::max_rollback) tokens of the furthest position, pages
     /// that have closed since open again. Further back, the host decodes the page that is cut. Its first
     /// tokens then lie in the exact window.
+    ///
+    /// ```no_run
+    /// use octaplex::{LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 1, 4096)?;
+    /// layer.append(0, &[0.5; 304 * 64], &[0.5; 304 * 64])?; // 300 tokens and four drafts
+    /// layer.truncate(0, 302)?; // two drafts were rejected
+    /// assert_eq!(layer.next_position(0)?, 302);
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
     ///
     /// # Errors
     /// * [`crate::Error::Dropped`] and [`crate::Error::Corrupt`], as on the CPU; [`crate::Error::Missing`].

@@ -49,6 +49,24 @@ impl Layer {
     /// layer's stream                            append ──► event ┘
     /// ```
     ///
+    /// ```no_run
+    /// use octaplex::LayerConfig;
+    /// use octaplex::gpu::{CallerStream, Device, DeviceRows, DeviceSlice, Float, Layer};
+    ///
+    /// # fn engine(stream: usize, keys: u64, values: u64) -> Result<(), octaplex::gpu::Error> {
+    /// let mut layer = Layer::new(&Device::new(0)?, &LayerConfig::new(2, 64, 4096), 1, 4096)?;
+    /// // SAFETY: 300 tokens of two heads in this GPU's primary context, alive until the stream is done.
+    /// let (stream, keys, values) = unsafe {
+    ///     let slice = |at| DeviceSlice::new(at, 300 * 2 * 64, Float::Bf16);
+    ///     (CallerStream::new(stream), slice(keys), slice(values))
+    /// };
+    /// // [tokens][heads][width]
+    /// let rows = DeviceRows { keys, values, tokens: 300, token_stride: 2 * 64, head_stride: 64 };
+    /// layer.append_on(0, &rows, stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// * The errors of [`append`](Self::append).
     /// * [`crate::Error::Length`] if the rows exceed their memory.

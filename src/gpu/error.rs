@@ -5,6 +5,17 @@ use core::fmt;
 
 /// Why a call failed. The layer is as it was. After [`Device`](Self::Device), [clear](super::Layer::clear) the
 /// sequence that the call changed.
+///
+/// ```no_run
+/// use octaplex::{LayerConfig, gpu};
+///
+/// let config = LayerConfig::new(1, 64, 4096);
+/// match gpu::Device::new(0).map_err(gpu::Error::from).and_then(|device| gpu::Layer::new(&device, &config, 1, 4096)) {
+///     Ok(layer) => println!("space for {} tokens", layer.paged_capacity()),
+///     Err(gpu::Error::Device(gpu::Failure::Memory { bytes })) => println!("{bytes} bytes are not free"),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {

@@ -113,6 +113,16 @@ impl Layer {
     ///
     /// `KvCache::from_layers` makes a cache of several such layers.
     ///
+    /// ```no_run
+    /// use octaplex::{LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 2, 8192)?;
+    /// layer.append(0, &[0.5; 1000 * 64], &[0.5; 1000 * 64])?;
+    /// let on_cpu = layer.download(0)?;
+    /// layer.upload(1, &on_cpu)?; // sequence 1 equals sequence 0
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`crate::Error::Missing`], [`Error::Device`].
     pub fn download(&mut self, sequence: usize) -> Result<SharedLayer, Error> {

@@ -16,6 +16,20 @@ impl Layer {
     /// launch    queries ──► buffers ──► Step ──► output        as often as needed
     /// ```
     ///
+    /// ```no_run
+    /// use octaplex::{Attend, LayerConfig, gpu};
+    ///
+    /// let mut layer = gpu::Layer::new(&gpu::Device::new(0)?, &LayerConfig::new(1, 64, 4096), 1, 4096)?;
+    /// layer.reserve(4)?; // query heads
+    /// let step = layer.capture(&Attend::default())?;
+    /// let mut output = [0.0; 4 * 64];
+    /// for _ in 0..100 {
+    ///     layer.append(0, &[0.5; 64], &[0.5; 64])?;
+    ///     layer.launch(&step, &[0.1; 4 * 64], &mut output)?;
+    /// }
+    /// # Ok::<(), gpu::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// The errors of [`attend_with`](Self::attend_with); [`Error::Unsupported`] for blocks of queries and
     /// for biases.

@@ -1,4 +1,5 @@
-//! Tokens that are appended on the GPU: pages are the CPU's, byte by byte, however the tokens come and go.
+//! Appends tokens on the GPU: pages are bit-exact with the CPU's, in whatever order tokens are added and
+//! removed.
 
 use super::indexed::LEVELS;
 use super::vectors::Random;
@@ -6,7 +7,7 @@ use super::{CODECS, Case, WIDTHS, case, device, each_width, four_bits, others, p
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::{Backend, CodecSpec, Error, LayerConfig, gpu};
 
-/// A layer on the CPU, and one on the GPU, that are given the same.
+/// A layer on the CPU and one on the GPU with the same tokens.
 pub(super) struct Both {
     pub(super) cpu: SharedLayer,
     pub(super) gpu: gpu::Layer,
@@ -14,7 +15,7 @@ pub(super) struct Both {
     pub(super) rows: [Vec<f32>; 2],
     tokens: usize,
     pub(super) given: usize,
-    /// Pages that have been compared.
+    /// Pages that were compared.
     pub(super) compared: usize,
 }
 
@@ -26,7 +27,7 @@ impl Both {
         Self { cpu, gpu, scratch, rows: case.rows(), tokens: case.tokens, given: 0, compared: 0 }
     }
 
-    /// The next tokens of the rows, \[heads]\[tokens]\[width].
+    /// Returns the next tokens of the rows, \[heads]\[tokens]\[width].
     pub(super) fn next(&self, count: usize) -> [Vec<f32>; 2] {
         let LayerConfig { kv_heads, key_dim: dim, .. } = *self.cpu.config();
         let first = self.given;
@@ -44,7 +45,7 @@ impl Both {
         self.check();
     }
 
-    /// Whether both hold the same; pages that were compared before are not again.
+    /// Checks that both hold the same. Pages that were compared before are skipped.
     pub(super) fn check(&mut self) {
         let (stats, page) = (self.cpu.stats(), self.cpu.config().page);
         assert_eq!(self.gpu.tokens(1).unwrap(), stats.tokens);
@@ -62,7 +63,7 @@ impl Both {
         self.compared = pages;
     }
 
-    /// The bits of a layer that was uploaded as a whole.
+    /// Checks that the output has the bits of a layer that was uploaded as a whole.
     pub(super) fn attend(&mut self, device: &gpu::Device, case: &Case) {
         let mut other = gpu::Layer::new(device, &case.config, 2, 2 * case.config.capacity).unwrap();
         other.upload(1, &self.cpu).unwrap();
@@ -96,7 +97,7 @@ fn appended_pages_are_the_cpus() {
             case.seed = number as u64;
             case.config = case.config.page(page).center(center).balance(number != 1);
             let mut both = Both::new(&device, &case);
-            // Token by token over the edge of the first page, then in pieces, then all that is left.
+            // Token by token over the end of the first page, then in pieces, then the rest.
             let first = case.config.sink_tokens + case.config.recent_window + page;
             both.append_and_compare(first - 2);
             (0..4).for_each(|_| both.append_and_compare(1));
@@ -110,7 +111,7 @@ fn appended_pages_are_the_cpus() {
     });
 }
 
-/// Codes of 1 bit, and those whose number is no power of two.
+/// Codes of 1 bit, and levels that are no power of two.
 #[test]
 fn codes_of_every_number_of_levels_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -135,7 +136,8 @@ fn codes_of_every_number_of_levels_are_the_cpus() {
     });
 }
 
-/// Triplets and integers, of every number of bits, search and place for what is left over; small blocks; chunks.
+/// Triplets and integers with all numbers of bits, searches and left-over coordinates; small blocks;
+/// chunks.
 #[test]
 fn triplets_and_integers_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -205,7 +207,7 @@ fn pages_of_the_cpus_encoders() {
         let mut both = Both::new(&device, &case);
         [500, 1, 1, 70, 300, 5, 223].into_iter().for_each(|count| both.append_and_compare(count));
         both.attend(&device, &case);
-        // The GPU's errors of such a page are the CPU's.
+        // The GPU's errors for such a page equal the CPU's.
         let mut rows = vec![0.0; 2 * dim * 200];
         rows.iter_mut().step_by(dim).enumerate().for_each(|(n, x)| *x = if n % 128 < 9 { -3e4 } else { 3e4 });
         let mut cpu = both.cpu.clone();
@@ -214,8 +216,8 @@ fn pages_of_the_cpus_encoders() {
     }
 }
 
-/// A row of a page of a kind: zero, of negative zeros among tiny ones, the same, of one coordinate, of very different length; others
-/// stay.
+/// Replaces a row of each page by one of a kind: zeros, negative zeros and tiny values, equal values, one
+/// coordinate, or very different lengths.
 pub(super) fn without_direction(kind: usize, token: usize, row: &mut [f32]) {
     match kind {
         2 => row.fill(0.0),
@@ -228,7 +230,7 @@ pub(super) fn without_direction(kind: usize, token: usize, row: &mut [f32]) {
     }
 }
 
-/// Rows that are zero, tiny, the same, of one coordinate, of very different length.
+/// Rows that are zero, tiny, equal, of one coordinate, or of very different lengths.
 #[test]
 fn rows_without_a_direction_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -287,7 +289,7 @@ fn tokens_are_taken_back() {
         both.attend(&device, &case);
         assert_eq!(both.cpu.stats().decoded_tokens, 0);
         both.append_and_compare(70);
-        // From pages that are closed for good: cut, between two, before all of them.
+        // From pages that cannot open again: cut within one, between two, before all.
         let next = both.cpu.next_position();
         for position in [next - 150, 4 + 20 * 64, 700, 100, 30, 2] {
             let expected = both.cpu.truncate(position).map_err(gpu::Error::Library);
@@ -321,7 +323,7 @@ fn uploaded_sequences_go_on() {
         both.cpu.truncate(tokens + 50).unwrap();
         both.gpu.truncate(1, tokens + 50).unwrap();
         both.append_and_compare(400);
-        // A fork goes on alone.
+        // A fork continues on its own.
         both.gpu.fork(1, 0).unwrap();
         let before = page_bytes(&both.cpu, 1);
         both.gpu.append(0, &vec![0.5; 2 * 128 * 200], &vec![0.5; 2 * 128 * 200]).unwrap();
@@ -334,7 +336,7 @@ fn uploaded_sequences_go_on() {
 }
 
 #[test]
-fn what_append_refuses() {
+fn wrong_rows_are_errors() {
     let Some(device) = device() else { return };
     for (keys, values) in [
         ("turboquant", "turboquant"),
@@ -349,7 +351,7 @@ fn what_append_refuses() {
         let case = case(keys, values, 64, (2, 1), 900);
         let mut both = Both::new(&device, &case);
         both.append_and_compare(300);
-        // The CPU's errors, whatever is wrong; then as if nothing had been tried.
+        // The errors equal the CPU's. Then everything continues as if the call had not happened.
         let mut refused = 0;
         for size in [900.0, 3e3, 8e3, 2e4, 3e4, 32_000.0, 32_700.0, 4e4, 6e4, 7e4, f32::NAN] {
             for kind in 0..4 {
@@ -380,7 +382,7 @@ fn what_append_refuses() {
         both.attend(&device, &case);
     }
 
-    // Keys opposite to those that decided the prefix centre, near the end of f16.
+    // Keys opposite to those that decided the prefix centre, near the largest values of f16.
     for (gain, size) in [
         ("norm", 3e4),
         ("norm", 32_000.0),
@@ -421,7 +423,7 @@ fn what_append_refuses() {
         }
     }
 
-    // What is full under a sliding window depends on neither the pieces nor the machine.
+    // With a sliding window, whether a layer is full depends neither on the pieces nor on the machine.
     for (capacity, window, rollback) in [(64, 64, 0), (126, 64, 0), (127, 64, 0), (140, 70, 10)] {
         let config = four_bits(LayerConfig::new(1, 64, capacity)).sink_tokens(0).recent_window(0);
         let config = config.sliding_window(window).max_rollback(rollback);
@@ -434,13 +436,13 @@ fn what_append_refuses() {
         }
     }
 
-    // Pages that the kernels do not make are not timed.
+    // Pages that kernels do not encode cannot be measured.
     let several = four_bits(LayerConfig::new(1, 64, 1000)).values("trellis:scales=3".parse().unwrap());
     let mut gpu = gpu::Layer::new(&device, &several, 1, 640).unwrap();
     let refused = gpu.time_append(&[0.5; 64 * 64], &[0.5; 64 * 64], 1);
     assert!(matches!(refused, Err(gpu::Error::Unsupported { .. })), "{refused:?}");
 
-    // More than the capacity, and no room in the pool.
+    // More than the capacity, and not enough free pages.
     let config = four_bits(LayerConfig::new(1, 64, 1000));
     let mut gpu = gpu::Layer::new(&device, &config, 2, 640).unwrap();
     let short = gpu.time_append(&[0.5; 64 * 63], &[0.5; 64 * 63], 1);

@@ -1,13 +1,13 @@
-//! What is added to logits on a GPU, against f64 on what the layer decodes to.
+//! Compares attention with biases on a GPU with f64 on the layer's decoded tokens.
 
 use super::{Case, WIDTHS, case, device, each_width, error};
 use octaplex::cache::Center;
 use octaplex::{Attend, Error, gpu};
 
-/// What the output may differ from f64: of a step, and of a block.
+/// Maximum difference from f64: of a step, and of a block.
 const TOLERANCES: [f64; 2] = [super::TOLERANCE, super::BLOCK_TOLERANCE];
 
-/// ALiBi's slopes of each head, tokens that are hidden by themselves and by whole pages, and masks that are no infinities.
+/// Slopes of ALiBi for each head; hidden tokens, alone and whole pages; finite masks.
 fn biases(rows: usize, positions: usize) -> Vec<f32> {
     let hides = |row: usize, position: usize| match position {
         300..520 if row.is_multiple_of(3) => Some(f32::NEG_INFINITY),
@@ -30,7 +30,7 @@ fn check(device: &gpu::Device, case: &Case, options: &Attend, what: &str) {
 }
 
 #[test]
-fn of_positions_and_of_heads() {
+fn biases_of_positions_and_of_heads() {
     let Some(device) = device() else { return };
     let (of_positions, of_heads) = (biases(1, 1500), biases(12, 1500));
     let logits: Vec<f32> = (0..12).map(|head| head as f32 / 2.0 - 1.0).collect();
@@ -65,7 +65,7 @@ fn of_positions_and_of_heads() {
         case.config = case.config.center(center);
         check(&device, &case, &Attend::default().bias(&of_heads), "another centre");
     }
-    // More heads than share a look-up, and lengths that four slots do not divide.
+    // More heads than share a look-up, and lengths that are no multiple of four slots.
     for (heads, tokens) in [((20, 2), 700), ((9, 3), 131), ((1, 1), 9000), ((24, 24), 1000)] {
         let case = super::case("turboquant", "trellis", 128, heads, tokens);
         let bias = biases(heads.0, tokens);
@@ -79,13 +79,14 @@ fn of_positions_and_of_heads() {
     }
 }
 
-/// Biases as large as they may be: the token that has the largest is all that counts. What hides all gives zeros.
+/// The largest biases: only the token with the largest one counts. If all tokens are hidden, the output is
+/// zero.
 #[test]
-fn large_ones_and_nothing() {
+fn large_biases_and_hidden_tokens() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "trellis", 128, (4, 2), 1500);
     for size in [1e3_f32, 1e6, 1e7, 3e9, 1e20, 8.5e37] {
-        // They ascend up to a token in a page, whose distance from all others is large, and stay behind it.
+        // They rise up to a token in a page, far from all others, and stay constant after it.
         let bias: Vec<f32> =
             (0..1500).map(|at| if at <= 700 { size / 700.0 * at as f32 } else { 0.0 }).collect();
         for options in [Attend::default(), Attend::default().queries(7)] {
@@ -112,7 +113,7 @@ fn large_ones_and_nothing() {
 }
 
 #[test]
-fn of_several_sequences() {
+fn biases_of_several_sequences() {
     let Some(device) = device() else { return };
     let lengths = [900, 40, 2000];
     let cases = lengths.map(|tokens| Case {
@@ -121,7 +122,7 @@ fn of_several_sequences() {
     });
     let layers = cases.map(|case| case.layer());
     let mut gpu = gpu::Layer::new(&device, &cases[0].config, 4, 5000).unwrap();
-    // Between others one that holds nothing.
+    // One sequence without tokens, between others.
     for (number, layer) in [0, 2, 3].into_iter().zip(&layers) {
         gpu.upload(number, layer).unwrap();
     }
@@ -155,7 +156,7 @@ fn of_several_sequences() {
 }
 
 #[test]
-fn what_is_refused() {
+fn wrong_biases_are_errors() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 64, (4, 2), 500);
     let mut gpu = case.on_gpu(&device, &case.layer());

@@ -1,4 +1,4 @@
-//! Blocks of queries on a GPU against f64 on what the layer decodes to.
+//! Compares blocks of queries on a GPU with f64 on the layer's decoded tokens.
 
 use super::{BLOCK_TOLERANCE, CODECS, Case, WIDTHS, case, device, each_width, error, others};
 use octaplex::cache::Center;
@@ -7,7 +7,7 @@ use octaplex::{Attend, LayerConfig, gpu};
 fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
     let (gpu, cpu) = case.check(device, options);
     println!("{what}: gpu {gpu:.1e}, CPU {cpu:.1e}");
-    // With logits that are larger than by default, here more than twice, as much more.
+    // Larger logits allow proportionally larger errors; here they are more than twice the default.
     let larger =
         options.scale.map_or(1.0, |scale| f64::from(scale.abs()) * (case.config.key_dim as f64).sqrt());
     assert!(gpu < BLOCK_TOLERANCE * larger.max(1.0), "{what}: {gpu:e}");
@@ -31,7 +31,7 @@ fn every_codec_and_width() {
 #[test]
 fn lengths_heads_and_pages() {
     let Some(device) = device() else { return };
-    // Exact tokens alone, pages, a whole prompt; rows that 128 do not divide; heads of one key.
+    // Exact tokens alone, pages, a whole prompt; rows that are no multiple of 128; heads of one key.
     let all =
         [(1, 1), (5, 5), (70, 70), (200, 3), (324, 324), (500, 129), (2000, 256), (9000, 17), (1200, 1200)];
     for (number, (tokens, block)) in all.into_iter().enumerate() {
@@ -65,7 +65,7 @@ fn every_option() {
             .scale(-0.1),
         Attend::default().queries(50).position(700),
         Attend::default().position(0),
-        Attend::default().queries(300).position(1400), // beyond the newest token: they see all
+        Attend::default().queries(300).position(1400), // after the newest token: all tokens are visible
         Attend::default().queries(50).position(1 << 63),
     ];
     for (number, options) in all.iter().enumerate() {
@@ -99,7 +99,7 @@ fn every_option() {
     for (number, config) in configs.iter().enumerate() {
         let mut case = case("turboquant", "turboquant:bits=3", 128, (8, 2), 1500);
         case.config = config(case.config);
-        // The window held 500 tokens when the last one came: earlier queries would miss some.
+        // The window held 500 tokens when the last token was added, so earlier queries would miss some.
         let options = Attend::default().queries(if number == 3 { 1 } else { 64 }).position(if number == 3 {
             1499
         } else {
@@ -109,7 +109,7 @@ fn every_option() {
     }
 }
 
-/// Rows of all sizes: f16 holds neither the largest nor the smallest as they are.
+/// Rows of all sizes: f16 cannot hold the largest and the smallest without a scale.
 #[test]
 fn large_and_small_rows() {
     let Some(device) = device() else { return };
@@ -124,14 +124,15 @@ fn large_and_small_rows() {
         let mut output = vec![f32::NAN; queries.len()];
         gpu.attend_with(&queries, &options, &mut output).unwrap();
         let wrong = error(&output, &case.in_f64(&layer, &queries, &options), 128);
-        // Exact tokens are f16 in the layer: below 6e-5 they have few bits, here as there.
+        // Exact tokens are f16 in the layer. Below 6e-5 they have few bits, on a GPU and on a CPU.
         println!("rows times {size:e}: {wrong:.1e}");
         assert!(wrong < BLOCK_TOLERANCE, "rows times {size:e}: {wrong:e}");
     }
 }
 
-/// Keys whose constant channels are far larger than what tells keys apart: f16 has no bits for both (5.2e-3 of integers, were they not
-/// taken off). Pages with centres of both kinds, without them, and exact tokens alone.
+/// Keys whose constant channels are far larger than what tells keys apart: f16 has no bits for both.
+/// Without the mean's subtraction the error of integers would be 5.2e-3. Pages have centres of both kinds
+/// or none; one case has exact tokens alone.
 #[test]
 fn large_constant_channels() {
     let Some(device) = device() else { return };
@@ -158,7 +159,7 @@ fn large_constant_channels() {
     }
 }
 
-/// More tokens than are unfolded at once, for several sequences of different lengths, one of them empty.
+/// More tokens than one group of tiles, for sequences of different lengths, one of them empty.
 #[test]
 fn parts_and_sequences() {
     let Some(device) = device() else { return };
@@ -192,7 +193,8 @@ fn parts_and_sequences() {
     }
 }
 
-/// Of rows wider than 128, whose columns two blocks of threads share, with more tokens than are unfolded at once for so many heads.
+/// Rows wider than 128, whose columns two blocks of threads share, with more tokens than one group of
+/// tiles.
 #[test]
 fn wide_rows_in_parts() {
     let Some(device) = device() else { return };
@@ -204,7 +206,7 @@ fn wide_rows_in_parts() {
 }
 
 #[test]
-fn what_is_refused() {
+fn wrong_blocks_are_errors() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 128, (4, 2), 500);
     let mut gpu = gpu::Layer::new(&device, &case.config, 1, 1000).unwrap();

@@ -1,4 +1,4 @@
-//! An engine beside the library: memory and streams of its own, by the driver's own calls.
+//! An engine with its own memory and streams, which it gets by direct calls of the driver.
 
 use super::{Case, WIDTHS, assert_pages, case, device, each_width};
 use octaplex::cache::SharedLayer;
@@ -11,12 +11,12 @@ unsafe extern "C" {
     pub(super) fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A call of the driver's by CUDA's name, of so many words, which succeeds.
+/// Calls the driver with words as arguments, by CUDA's name, and checks success.
 pub(super) fn call(name: &CStr, words: &[u64]) {
     assert_eq!(answer(name, words), 0, "{name:?}");
 }
 
-/// What the driver says to it: HIP's call that does the same has the same words.
+/// Calls the driver and returns its answer. HIP's equivalent call takes the same words.
 fn answer(name: &CStr, words: &[u64]) -> c_int {
     let nvidia = device().is_none_or(|device| device.vendor() == Vendor::Nvidia);
     let of_hip = match name.to_str().unwrap().trim_end_matches("_v2") {
@@ -33,8 +33,8 @@ fn answer(name: &CStr, words: &[u64]) -> c_int {
     let mut all = [0; 11];
     all[..words.len()].copy_from_slice(words);
     let [a, b, c, d, e, f, g, h, i, j, k] = all;
-    // SAFETY: the names below are the driver's, whose parameters are words and pointers to what lives here; what is one
-    // parameter too many is in a register, or on the stack, where nobody reads it.
+    // SAFETY: these are the driver's functions. Their parameters are words, and pointers to what lives
+    // here. A parameter too many is in a register or on the stack, where nobody reads it.
     unsafe {
         let library = files.iter().map(|file| dlopen(file.as_ptr(), 2)).find(|library| !library.is_null());
         let function = dlsym(library.unwrap(), name.as_ptr());
@@ -46,7 +46,7 @@ fn answer(name: &CStr, words: &[u64]) -> c_int {
     }
 }
 
-/// Whose address a call writes to.
+/// Returns the address that a call writes to.
 pub(super) fn out(word: &mut u64) -> u64 {
     std::ptr::from_mut(word) as u64
 }
@@ -75,7 +75,7 @@ impl Memory {
 
     pub(super) fn write(&self, bytes: &[u8]) {
         call(c"cuMemcpyHtoD_v2", &[self.address, bytes.as_ptr() as u64, bytes.len() as u64]);
-        // Streams that do not wait for the default one begin behind it.
+        // Streams that do not wait for the default stream start after this.
         call(c"cuCtxSynchronize", &[]);
     }
 
@@ -85,20 +85,21 @@ impl Memory {
         bytes
     }
 
-    /// From float `from` on.
+    /// Returns a slice from float `from` on.
     pub(super) fn slice(&self, from: usize, float: Float) -> DeviceSlice {
         self.at_byte(from * float.bytes(), float)
     }
 
     pub(super) fn at_byte(&self, from: usize, float: Float) -> DeviceSlice {
         let len = (self.bytes - from) / float.bytes();
-        // SAFETY: the memory is this one's, which tests keep until they are done with the layer and have waited for the stream.
+        // SAFETY: this owns the memory. Tests keep it until the layer is done and the stream was waited
+        // for.
         unsafe { DeviceSlice::new(self.address + from as u64, len, float) }
     }
 }
 
 impl Memory {
-    /// The second `count` floats.
+    /// Returns the second `count` floats.
     pub(super) fn second(&self, count: usize, float: Float) -> DeviceSlice {
         assert!(2 * count * float.bytes() <= self.bytes);
         // SAFETY: as `at_byte`, and within the memory.
@@ -112,7 +113,7 @@ impl Drop for Memory {
     }
 }
 
-/// A kernel that fails when it runs, in the text that drivers of NVIDIA's compile.
+/// A kernel that fails when it runs, in PTX, which NVIDIA's drivers compile.
 const TRAP: &CStr =
     c".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry lost()\n{\n    trap;\n    ret;\n}\n";
 
@@ -126,7 +127,7 @@ impl Stream {
     }
 
     pub(super) fn callers(&self) -> CallerStream {
-        // SAFETY: made above, or the default one, on the only GPU that tests use.
+        // SAFETY: created above, or the default stream, on the only GPU that tests use.
         unsafe { CallerStream::new(self.0 as usize) }
     }
 
@@ -134,12 +135,12 @@ impl Stream {
         assert!(self.is_well());
     }
 
-    /// Whether all that it was asked for has been done, which is waited for.
+    /// Waits, and returns whether all work on the stream succeeded.
     pub(super) fn is_well(&self) -> bool {
         answer(c"cuStreamSynchronize", &[self.0]) == 0
     }
 
-    /// Asks for a while of nothing, then for a kernel that fails: the GPU is lost then.
+    /// Adds idle work, then a kernel that fails. The GPU is lost then.
     pub(super) fn lose_gpu(&self) {
         let [mut module, mut function] = [0; 2];
         call(c"cuModuleLoadData", &[out(&mut module), TRAP.as_ptr() as u64]);
@@ -148,17 +149,17 @@ impl Stream {
         call(c"cuLaunchKernel", &[function, 1, 1, 1, 1, 1, 1, 0, self.0]);
     }
 
-    /// Asks for a while of nothing.
+    /// Adds idle work.
     pub(super) fn nap(&self) {
         call(c"cuLaunchHostFunc", &[self.0, nap as *const () as u64, 0]);
     }
 
-    /// Asks for a copy.
+    /// Adds a copy.
     pub(super) fn copy(&self, to: &Memory, from: &Memory) {
         call(c"cuMemcpyDtoDAsync_v2", &[to.address, from.address, to.bytes as u64, self.0]);
     }
 
-    /// Asks for bytes that are no numbers.
+    /// Fills memory with bytes that are NaN.
     pub(super) fn spoil(&self, memory: &Memory) {
         call(c"cuMemsetD8Async", &[memory.address, 0xff, memory.bytes as u64, self.0]);
     }
@@ -177,7 +178,7 @@ pub(super) fn bytes_of(values: &[f32], float: Float) -> Vec<u8> {
     values.iter().flat_map(each).collect()
 }
 
-/// As a type of floats has them.
+/// Returns values as bytes of a float type.
 pub(super) fn rounded(values: &[f32], float: Float) -> Vec<f32> {
     let each = |x: &f32| match float {
         Float::F32 => *x,
@@ -189,7 +190,7 @@ pub(super) fn rounded(values: &[f32], float: Float) -> Vec<f32> {
 
 pub(super) const FLOATS: [Float; 3] = [Float::F32, Float::F16, Float::Bf16];
 
-/// Tokens `first` on of \[heads]\[tokens]\[width].
+/// Returns tokens from `first` on, of \[heads]\[tokens]\[width].
 pub(super) fn piece(
     rows: &[f32],
     config: &LayerConfig,
@@ -202,7 +203,7 @@ pub(super) fn piece(
     (0..config.kv_heads).flat_map(head).collect()
 }
 
-/// \[heads]\[tokens]\[width] as \[tokens]\[keys, values]\[heads]\[width], as an engine has them.
+/// Transposes \[heads]\[tokens]\[width] to an engine's order, \[tokens]\[keys, values]\[heads]\[width].
 pub(super) fn by_token(sides: &[Vec<f32>; 2], config: &LayerConfig, count: usize) -> Vec<f32> {
     let (heads, dim) = (config.kv_heads, config.key_dim);
     let mut all = Vec::new();
@@ -255,7 +256,7 @@ fn compare(gpu: &mut Layer, cpu: &SharedLayer) {
     assert_pages(gpu, 0, cpu);
 }
 
-/// The host's entry on queries and output as this type has them, against the GPU's.
+/// Compares attention with queries and output in the GPU's memory with attention on host slices.
 pub(super) fn attend(gpu: &mut Layer, case: &Case, options: &Attend, float: Float, stream: &Stream) {
     let queries = rounded(&case.block(options.queries.unwrap_or(1)), float);
     let mut expected = vec![f32::NAN; queries.len()];
@@ -266,7 +267,7 @@ pub(super) fn attend(gpu: &mut Layer, case: &Case, options: &Attend, float: Floa
     assert!(output.read() == bytes_of(&expected, float), "{float:?}, {options:?}");
 }
 
-/// A token of two heads of 128.
+/// Appends one token of two heads of width 128.
 fn append_rows(gpu: &mut Layer, slice: DeviceSlice, stream: &Stream) -> Result<(), Error> {
     let rows = DeviceRows { keys: slice, values: slice, tokens: 1, token_stride: 256, head_stride: 128 };
     gpu.append_on(0, &rows, stream.callers())
@@ -278,7 +279,7 @@ fn tokens_queries_and_outputs_of_an_engine() {
     each_width(&WIDTHS, |dim| {
         let codec = if dim % 3 == 2 { "turboquant" } else { "trellis:m=2" };
         for (number, float) in FLOATS.into_iter().enumerate() {
-            device.synchronize().unwrap(); // its context is this thread's now
+            device.synchronize().unwrap(); // makes its context current on this thread
             let stream = if number == 1 { Stream(0) } else { Stream::new() };
             let mut case = case("turboquant:bits=3", codec, dim, (6, 2), 900);
             case.config = case.config.page([64, 128, 64][number]);
@@ -306,7 +307,7 @@ fn tokens_queries_and_outputs_of_an_engine() {
             if dim <= 128 {
                 attend(&mut gpu, &case, &Attend::default().queries(9), float, &stream);
             }
-            // As a layer that was uploaded as a whole.
+            // Equals a layer that was uploaded as a whole.
             let mut other = Layer::new(&device, &case.config, 1, 900).unwrap();
             other.upload(0, &cpu).unwrap();
             other.reserve(6).unwrap();
@@ -319,7 +320,7 @@ fn tokens_queries_and_outputs_of_an_engine() {
     });
 }
 
-/// A graph of the engine's: its copy of the queries, the step, its copy of the output.
+/// The engine's graph: its copy of the queries, the step, its copy of the output.
 #[test]
 fn an_engines_graph() {
     let Some(device) = device() else { return };
@@ -336,7 +337,7 @@ fn an_engines_graph() {
     stream.copy(&queries, &source);
     let (asked, answer) = (queries.slice(0, float), output.slice(0, float));
     let done = gpu.attend_on(asked, &Attend::default(), answer, stream.callers());
-    // What would break the capture is refused, and it goes on.
+    // Calls that would break the capture return errors, and the capture continues.
     let refused = [
         gpu.attend_on(asked, &Attend::default().queries(2), answer, stream.callers()),
         gpu.attend_on(asked, &Attend::default().sink_logits(&[0.0; 8]), answer, stream.callers()),
@@ -378,7 +379,8 @@ fn an_engines_graph() {
     call(c"cuGraphDestroy", &[graph]);
 }
 
-/// What a stream is asked just before a call comes before it, however long it takes, and what it is asked behind the call comes after.
+/// Work that was added to a stream just before a call runs before it, however long it takes; later work
+/// runs after it.
 #[test]
 fn calls_keep_their_place_in_a_stream() {
     let Some(device) = device() else { return };
@@ -404,7 +406,8 @@ fn calls_keep_their_place_in_a_stream() {
             let mut expected = vec![f32::NAN; values.len()];
             other.attend_with(&values, &options, &mut expected).unwrap();
 
-            // Tokens that come after a while, and go at once; queries and an output likewise.
+            // Tokens that arrive after some time and are overwritten at once; queries and an output
+            // likewise.
             let tokens = Memory::of(&by_token(&sides, &case.config, count), float);
             let rows = Memory::new(tokens.bytes);
             let queries = Memory::of(&values, float);
@@ -423,7 +426,7 @@ fn calls_keep_their_place_in_a_stream() {
             stream.copy(&answer, &output);
             stream.spoil(&asked);
             stream.spoil(&output);
-            // What the layer is asked next comes after the step, which does not see it.
+            // Later calls of the layer run after the step, which does not see them.
             let more = case.rows().map(|side| piece(&side, &case.config, 700, given + count, 70));
             gpu.append(0, &more[0], &more[1]).unwrap();
             append_on_cpu(&mut cpu, &more, Float::F32, 4);
@@ -436,7 +439,7 @@ fn calls_keep_their_place_in_a_stream() {
 }
 
 #[test]
-fn what_an_engine_is_refused() {
+fn wrong_rows_of_an_engine_are_errors() {
     let Some(device) = device() else { return };
     let case = case("turboquant", "turboquant", 64, (2, 1), 400);
     let mut gpu = Layer::new(&device, &case.config, 2, 400).unwrap();
@@ -444,7 +447,7 @@ fn what_an_engine_is_refused() {
     let stream = Stream::new();
     let first = case.rows().map(|side| side[..100 * 64].to_vec());
     append(&mut gpu, &first, 100, Float::F32, &stream).unwrap();
-    // The host's errors, and its bytes: long rows go its way.
+    // The same errors and bytes as on the host; rows with large norms pass through it.
     let (mut refused, mut cpu) = (0, SharedLayer::on_heap(&case.config, Backend::detect()).unwrap());
     append_on_cpu(&mut cpu, &first, Float::F32, 2);
     for size in [1.0, 400.0, 900.0, 3e3, 2e4, 3e4, 6e4, 7e4, f32::NAN, f32::INFINITY, -1e38] {

@@ -1,9 +1,10 @@
-//! Queries as small as floats are, and as many heads as a layer takes.
+//! Queries with the smallest floats, and the maximum number of heads.
 
 use super::{Case, TOLERANCE, case, device, error};
 use octaplex::{Attend, gpu};
 
-/// Scales end at 2⁴⁰, so that queries below 10⁻³⁶ have logits of nothing; below that what integers are of a query is beyond floats, and below 10⁻³⁸ floats lose bits themselves.
+/// Scales end at 2⁴⁰, so queries below 10⁻³⁶ have logits near 0. Below that, a query's unit is no float.
+/// Below 10⁻³⁸ floats lose bits themselves.
 #[test]
 fn tiny_queries() {
     let Some(device) = device() else { return };
@@ -16,7 +17,7 @@ fn tiny_queries() {
         for scale in [0.1_f32, 1e12, most] {
             let mut queries = case.queries();
             for (number, query) in queries.chunks_exact_mut(dim).enumerate() {
-                // Where the scale is large, only queries that it does not make larger than usual ones.
+                // With a large scale, only queries whose scaled size is not above the usual.
                 let size = sizes[number % 8].min(0.1 / scale);
                 query.iter_mut().for_each(|x| *x *= size);
             }

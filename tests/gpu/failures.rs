@@ -1,5 +1,7 @@
-//! What GPUs refuse, and a GPU that is lost in mid-step. Each in a process of its own, which a test makes of itself: a lost GPU
-//! stays lost as long as the process lives.
+//! Errors of GPUs, and a GPU that is lost in the middle of a step.
+//!
+//! Each test starts itself again as a process of its own, because a lost GPU stays lost as long as the
+//! process lives.
 
 use super::engine::{Memory, Stream};
 use super::{BLOCK_TOLERANCE, Case, case, device, error};
@@ -10,16 +12,17 @@ use std::mem::ManuallyDrop;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// That a process is one of these.
+/// Set in such a process.
 const ALONE: &str = "OCTAPLEX_TEST_ALONE";
-/// What the stand-in for AMD's libraries says of its GPU: ci/hip-on-cpu.
+/// What ci/hip-on-cpu, the stand-in for AMD's libraries, reports as its GPU.
 const SHARED: &str = "OCTAPLEX_STAND_IN_SHARED";
-/// The launch at which it is lost.
+/// The launch at which the GPU is lost.
 const LOST: &str = "OCTAPLEX_STAND_IN_LOST";
-/// Longer than all kernels take to compile.
+/// Longer than compiling all kernels takes.
 const PATIENCE: Duration = Duration::from_secs(400);
 
-/// Runs a test of this file again, on its own: whether it ended well in time is asserted, what it said returned.
+/// Runs a test of this file in a process of its own. It checks that the process ends well in time, and
+/// returns its output.
 fn alone(test: &str, variable: (&str, &str)) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("failures::{test}"), "--nocapture", "--test-threads=1"])
@@ -46,13 +49,14 @@ fn is_alone() -> bool {
     std::env::var_os(ALONE).is_some()
 }
 
-/// Whether the GPU is the CPU, by a stand-in for AMD's libraries.
+/// Returns whether the GPU is a stand-in for AMD's libraries on the CPU.
 fn is_on_cpu(device: &gpu::Device) -> bool {
     device.architecture().contains("on-cpu")
 }
 
-/// On a GPU of 64 KB a block of threads, as AMD's are, a layer whose steps need more is refused when it is made, or when their kernels
-/// are; blocks of queries fit where pages do.
+/// With 64 KB of shared memory for a block of threads, as on AMD, a layer whose steps need more returns an
+/// error. It does so when the layer is created, or when its kernels are loaded. Blocks of queries always
+/// fit.
 #[test]
 fn kernels_that_need_more_shared_memory_than_there_is() {
     let Some(device) = device() else { return };
@@ -80,7 +84,7 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
         let case = case("turboquant:bits=2", "turboquant:bits=2", dim, (2, 1), 300);
         let (layer, queries, options) = (case.layer(), case.block(3), Attend::default().queries(3));
         let mut gpu = Layer::new(&device, &case.config, 1, 300).unwrap();
-        // What kernels have of their own counts as well, which only they say.
+        // Kernels have shared memory of their own too, whose size is known only after loading.
         let brought = gpu.upload(0, &layer);
         if dim == 256 && matches!(brought, Err(gpu::Error::Device(Failure::SharedMemory { .. }))) {
             println!("a width of 256 is refused");
@@ -95,7 +99,7 @@ fn kernels_that_need_more_shared_memory_than_there_is() {
     println!("64 KB: refused");
 }
 
-/// A layer that has been asked for everything once, so that nothing is compiled any more, and what it is asked with.
+/// A layer that has run every call once, so that nothing is compiled later, and the arguments of the calls.
 struct Asked {
     device: gpu::Device,
     case: Case,
@@ -105,7 +109,7 @@ struct Asked {
     snapshot: Vec<u8>,
     page: Vec<u8>,
     stream: Stream,
-    /// The engine's, which a lost GPU's driver refuses to free.
+    /// The engine's memory, which a lost GPU's driver does not free.
     rows: ManuallyDrop<Memory>,
     queries: ManuallyDrop<Memory>,
     output: ManuallyDrop<Memory>,
@@ -119,7 +123,7 @@ const TOKENS: usize = 700;
 
 impl Asked {
     fn new() -> Result<Self, gpu::Error> {
-        // Another than the one that other tests have: it is dropped, too.
+        // Not the device of other tests, because it is dropped too.
         let device = gpu::Device::new(0)?;
         let mut case = case("turboquant", "turboquant:bits=3", DIM, (HEADS, 2), TOKENS);
         case.config.capacity = 2 * TOKENS;
@@ -169,7 +173,7 @@ impl Asked {
         self.gpu.append(0, &rows, &rows)
     }
 
-    /// Everything that the GPU has a part in, in an order in which all of it may be asked for again and again.
+    /// All calls that use the GPU, in an order that can be repeated.
     fn everything(&mut self) -> Results {
         let bias = vec![0.5; TOKENS];
         let one = Attend::default();
@@ -216,12 +220,12 @@ impl Asked {
     }
 }
 
-/// The first call that a lost GPU refuses, if any; every one behind it is refused as well.
+/// Returns the first call that fails on a lost GPU, if any. All later calls must fail too.
 fn first_refused(results: &Results) -> Option<&'static str> {
     let is_gpu = |result: &Result<(), gpu::Error>| matches!(result, Err(gpu::Error::Device(_)));
     let first = results.iter().position(|(_, result)| result.is_err())?;
     for (name, result) in &results[first..] {
-        // What is so already is not asked for; and the layer may have been lost with other tokens than at first.
+        // Some calls have nothing to do. The layer may also have been lost with other tokens than at first.
         let is_nothing = ["reserve as before", "truncate", "evict"].contains(name) && result.is_ok()
             || *name == "a bias" && matches!(result, Err(gpu::Error::Library(Error::Length { .. })));
         assert!(is_gpu(result) || is_nothing, "{name}, after {}: {result:?}", results[first].0);
@@ -229,12 +233,13 @@ fn first_refused(results: &Results) -> Option<&'static str> {
     Some(results[first].0)
 }
 
-/// A kernel of an engine's fails while a step waits for it: whatever is asked next is an error, and what is there can be dropped.
+/// An engine's kernel fails while a step waits for it. All later calls return errors, and everything can be
+/// dropped.
 #[test]
 fn a_gpu_lost_in_mid_step() {
     let Some(device) = device() else { return };
     if device.vendor() == Vendor::Amd {
-        return println!("skipped: this needs a kernel in NVIDIA's text");
+        return println!("skipped: this needs a kernel in NVIDIA's PTX");
     }
     if !is_alone() {
         let said = alone("a_gpu_lost_in_mid_step", (ALONE, "1"));
@@ -246,7 +251,7 @@ fn a_gpu_lost_in_mid_step() {
     asked.stream.lose_gpu();
     let step = asked.attend_on();
     assert!(matches!(step, Ok(()) | Err(gpu::Error::Device(_))), "{step:?}");
-    // Its memory is there, and then it cannot be filled: what was reserved stays.
+    // It has its memory, but cannot fill it: the earlier reservation stays.
     let more = asked.gpu.reserve(2 * HEADS);
     assert!(matches!(more, Err(gpu::Error::Device(_))), "{more:?}");
     assert!(!asked.stream.is_well());
@@ -263,7 +268,7 @@ fn a_gpu_lost_in_mid_step() {
     println!("lost, and dropped");
 }
 
-/// A GPU on the CPU is lost at any of the launches: as above.
+/// A GPU on the CPU is lost at any of the launches.
 #[test]
 fn a_gpu_lost_at_some_launch() {
     let Some(device) = device() else { return };
@@ -271,7 +276,7 @@ fn a_gpu_lost_at_some_launch() {
         return println!("skipped: this needs a GPU that says when it is lost");
     }
     if !is_alone() {
-        // Some apart, until it is lost behind the last.
+        // Launches at some distance, until the GPU is lost after the last.
         for launch in (1..).step_by(7) {
             let said = alone("a_gpu_lost_at_some_launch", (LOST, &launch.to_string()));
             let last = said.lines().rfind(|line| line.starts_with("lost")).unwrap();

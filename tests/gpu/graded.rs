@@ -1,14 +1,16 @@
-//! Keys of two trellis codes, each of half the channels, which are sorted: pages, appends, steps and blocks of queries.
+//! Keys of two trellis codes, for two halves of sorted channels: pages, appends, steps and blocks of
+//! queries.
 
 use super::append::Both;
 use super::{BLOCK_TOLERANCE, Case, TOLERANCE, assert_pages, case, device, each_width, error};
 use octaplex::cache::Center;
 use octaplex::{Attend, Error, LayerConfig, gpu};
 
-/// Those widths of a gpu whose half is a width as well.
+/// Widths whose half is a supported width too.
 const WIDTHS: [usize; 4] = [64, 128, 192, 256];
 
-/// Keys and values: the defaults, the finest and the smallest, halves that registers do not hold, values of other kinds.
+/// Keys and values: the defaults, the finest and the smallest, halves that do not fit registers, and other
+/// values.
 const PAIRS: [(&str, &str); 6] = [
     ("graded", "trellis"),
     ("graded:bits=4", "trellis:m=8"),
@@ -29,7 +31,7 @@ fn cases(dim: usize) -> impl Iterator<Item = Case> {
     })
 }
 
-/// Tokens appended on the gpu are the CPU's bytes, come back, and attend like f64; so do blocks.
+/// Tokens appended on the GPU have the CPU's bytes, round-trip, and attend like f64; so do blocks.
 #[test]
 fn pages_and_attention() {
     let Some(device) = device() else { return };
@@ -60,7 +62,7 @@ fn pages_and_attention() {
     });
 }
 
-/// The same sequence after it was cut, evicted, forked and moved to the CPU and back.
+/// The same sequence after it was truncated, evicted, forked and moved to the CPU and back.
 #[test]
 fn tokens_come_and_go() {
     let Some(device) = device() else { return };
@@ -85,9 +87,9 @@ fn tokens_come_and_go() {
     both.check();
 }
 
-/// Codes and widths that GPUs do not take.
+/// Codes and widths that GPUs do not support.
 #[test]
-fn what_is_refused() {
+fn unsupported_configurations_are_errors() {
     let Some(device) = device() else { return };
     let case = case("graded", "trellis", 64, (2, 2), 300);
     for spec in ["graded:fine=12,coarse=2", "graded:fine=8,coarse=3"] {

@@ -1,4 +1,4 @@
-//! Integers whose groups have scales, and zeros, of their own: on a GPU as on the CPU.
+//! Integers with scales, and zeros, for each group: a GPU compared with the CPU.
 
 use super::append::{Both, without_direction};
 use super::vectors::Random;
@@ -6,7 +6,7 @@ use super::{BLOCK_TOLERANCE, TOLERANCE, WIDTHS, assert_pages, case, device, each
 use octaplex::cache::Center;
 use octaplex::{Attend, gpu};
 
-/// Every number of bits and group that the width takes, with and without zeros.
+/// All numbers of bits and groups that the width supports, with and without zeros.
 fn specs(dim: usize) -> Vec<String> {
     let groups = [16, 32, 64].into_iter().filter(|group| dim.is_multiple_of(*group));
     let both = groups.flat_map(|group| [4, 8].map(|bits| (group, bits)));
@@ -16,11 +16,11 @@ fn specs(dim: usize) -> Vec<String> {
     all.collect()
 }
 
-/// Keys and values: each of the above once as keys and once as values, and some of them beside others.
+/// Keys and values: each of the above once as keys and once as values, some with other codecs.
 fn pairs(dim: usize) -> Vec<(String, String)> {
     let (keys, mut pairs) = (specs(dim), Vec::new());
     let values = |number: usize| keys[(5 * number + 3) % keys.len()].clone();
-    // Half of them at each width: kernels of each pair are compiled.
+    // Half of them at each width, because kernels of each pair are compiled.
     let every = if keys.len() > 8 { 2 } else { 1 };
     for (number, keys) in keys.iter().enumerate().skip(dim / 64 % every).step_by(every) {
         pairs.push((keys.clone(), values(number)));
@@ -36,7 +36,7 @@ fn pairs(dim: usize) -> Vec<(String, String)> {
 }
 
 #[test]
-fn pages_come_back_as_they_went() {
+fn pages_round_trip() {
     check_pages(pairs);
 }
 
@@ -50,10 +50,10 @@ fn appended_pages_are_the_cpus() {
     check_appended(pairs);
 }
 
-/// Keys and values of a width.
+/// Returns keys and values of a width.
 type Pairs = fn(usize) -> Vec<(String, String)>;
 
-/// Pages to the GPU and back.
+/// Copies pages to the GPU and back.
 pub(super) fn check_pages(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
@@ -68,7 +68,7 @@ pub(super) fn check_pages(pairs: Pairs) {
     });
 }
 
-/// Steps and blocks of queries.
+/// Checks steps and blocks of queries.
 pub(super) fn check_attention(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
@@ -88,7 +88,7 @@ pub(super) fn check_attention(pairs: Pairs) {
     });
 }
 
-/// Lengths that four slots do not divide, heads, and what only some steps ask for.
+/// Lengths that are no multiple of four slots, numbers of heads, and options of single steps.
 #[test]
 fn lengths_heads_and_options() {
     let Some(device) = device() else { return };
@@ -113,7 +113,7 @@ fn lengths_heads_and_options() {
     }
 }
 
-/// Pages that the GPU encodes.
+/// Checks pages that the GPU encodes.
 pub(super) fn check_appended(pairs: Pairs) {
     let Some(device) = device() else { return };
     each_width(&WIDTHS, |dim| {
@@ -144,8 +144,8 @@ fn rows_without_a_direction_are_the_cpus() {
     ]);
 }
 
-/// Rows that are zero, of negative zeros among zeros, tiny, the same, of one coordinate, of very different length; and rows that f16
-/// does not hold.
+/// Rows that are zero, negative zeros among zeros, tiny, equal, of one coordinate, or of very different
+/// lengths; and rows that f16 cannot hold.
 pub(super) fn check_without_a_direction(specs: &[(&str, &str, Center)]) {
     let Some(device) = device() else { return };
     for &(keys, values, center) in specs {

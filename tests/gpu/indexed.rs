@@ -1,5 +1,5 @@
-//! Codes that kernels look up in shared memory, all of them: `turboquant` of 1 and 5 to 8 bits and of levels that are no power of two, and
-//! every trellis, with those that registers hold.
+//! All codes that kernels look up in shared memory: `turboquant` of 1 and 5 to 8 bits and with levels that
+//! are no power of two, and every trellis, also those that fit registers.
 
 use super::{
     BLOCK_TOLERANCE, Case, TOLERANCE, WIDTHS, assert_pages, case, device, each_width, error, page_bytes,
@@ -8,7 +8,7 @@ use octaplex::cache::{Center, SharedLayer};
 use octaplex::codecs::{HeadId, Role};
 use octaplex::{Attend, Backend, Error, gpu};
 
-/// Every m and number of states as keys or as values, and every number of bits as both.
+/// Returns every m and number of states as keys or as values, and every number of bits as both.
 fn pairs() -> Vec<(String, String)> {
     let trellises: Vec<String> = [4, 8, 16, 32, 64]
         .iter()
@@ -23,7 +23,7 @@ fn pairs() -> Vec<(String, String)> {
     pairs
 }
 
-/// Pages, a step, a block of queries of one case.
+/// Checks pages, a step and a block of queries of one case.
 fn check(device: &gpu::Device, case: &Case, what: &str) {
     let layer = case.layer();
     let mut gpu = case.on_gpu(device, &layer);
@@ -38,7 +38,7 @@ fn check(device: &gpu::Device, case: &Case, what: &str) {
 #[test]
 fn every_trellis_and_number_of_bits() {
     let Some(device) = device() else { return };
-    // Each pair at one width: others are held by what codecs share.
+    // Each pair at one width. Tests that codecs share cover the others.
     each_width(&WIDTHS, |dim| {
         let width = WIDTHS.iter().position(|width| *width == dim).unwrap();
         for (number, (keys, values)) in pairs().iter().enumerate() {
@@ -53,7 +53,7 @@ fn every_trellis_and_number_of_bits() {
     });
 }
 
-/// Levels that registers are not looked up with, up to 16.
+/// Numbers of levels up to 16 that have no look-ups in registers.
 pub(super) const LEVELS: [&str; 6] = [
     "turboquant:bits=1",
     "turboquant:levels=3",
@@ -63,7 +63,7 @@ pub(super) const LEVELS: [&str; 6] = [
     "turboquant:levels=12",
 ];
 
-/// Each as keys and as values at every width: where a last group of digits is short depends on it.
+/// Each as keys and as values at every width, which decides where a last group of digits is short.
 #[test]
 fn every_number_of_levels() {
     let Some(device) = device() else { return };
@@ -80,7 +80,8 @@ fn every_number_of_levels() {
     });
 }
 
-/// Digits that no code has are refused, those that no encoder writes behind a last short group as well, and the layer is as it was.
+/// Digits that no code has are errors, and so are digits after a short last group that no encoder writes.
+/// The layer stays as it was.
 #[test]
 fn digits_of_no_code_are_refused() {
     let Some(device) = device() else { return };
@@ -93,7 +94,8 @@ fn digits_of_no_code_are_refused() {
         gpu.upload(0, &layer).unwrap();
         let mut before = Vec::new();
         gpu.save(0, &mut |piece| before.extend_from_slice(piece)).unwrap();
-        // The last page's keys, behind its position, are rows of planes: the first group of digits, the last of a row, one of the last row.
+        // The keys of the last page, after its position, are rows of planes: the first group of digits, the
+        // last of a row, and one of the last row.
         let (row, raw) =
             (case.config.keys.block_bytes(dim) - 2, if codec.ends_with("10") { dim / 8 } else { 0 });
         let (end, pages) = (before.len() - 4, gpu.pages(0).unwrap());
@@ -115,7 +117,8 @@ fn digits_of_no_code_are_refused() {
     }
 }
 
-/// As many slots as a block of threads may sum, all of the largest centroid in one coordinate: sums of 32 bits hold them.
+/// The maximum of slots that a block of threads sums, with the largest centroid in one coordinate: sums fit
+/// 32 bits.
 #[test]
 fn sums_of_the_largest_centroids() {
     let Some(device) = device() else { return };

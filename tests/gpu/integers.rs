@@ -1,11 +1,12 @@
-//! Integers of every number of bits, with a scale or a scale and a zero a token or a group: on a GPU as on the CPU.
+//! Integers of all numbers of bits, with a scale, or a scale and a zero, for each token or group: a GPU
+//! compared with the CPU.
 
 use super::groups::{check_appended, check_attention, check_pages, check_without_a_direction};
 use super::{TOLERANCE, WIDTHS, case, device};
 use octaplex::Attend;
 use octaplex::cache::Center;
 
-/// What integers of some bits may share: a kind of each for every number of bits at some width.
+/// Returns a kind of each number of bits, spread over widths.
 const KINDS: [&str; 7] = [
     "",
     ",group=16,asymmetric=true",
@@ -16,7 +17,7 @@ const KINDS: [&str; 7] = [
     ",asymmetric=true",
 ];
 
-/// Every number of bits as keys and as values that the other tests do not have, and those that they have with a zero a token.
+/// Pairs that other tests lack: all numbers of bits as keys and as values, and with a zero for each token.
 fn pairs(dim: usize) -> Vec<(String, String)> {
     let width = WIDTHS.iter().position(|width| *width == dim).unwrap();
     let kind = |number: usize| {
@@ -41,7 +42,7 @@ fn pairs(dim: usize) -> Vec<(String, String)> {
 }
 
 #[test]
-fn pages_of_integers_come_back_as_they_went() {
+fn pages_of_integers_round_trip() {
     check_pages(pairs);
 }
 
@@ -55,7 +56,7 @@ fn appended_pages_of_integers_are_the_cpus() {
     check_appended(pairs);
 }
 
-/// Lengths that four slots do not divide, heads, and what only some steps ask for.
+/// Lengths that are no multiple of four slots, numbers of heads, and options of single steps.
 #[test]
 fn lengths_heads_and_options_of_integers() {
     let Some(device) = device() else { return };

@@ -1,5 +1,5 @@
-//! Chunks that pages keep exactly (`med`): pages, steps and blocks of queries on rows with spikes and large channels; pages that close; room
-//! for outliers that grows and comes back; pages that are refused.
+//! Chunks that pages keep exactly (`med`): attention on rows with spikes and large channels, pages that
+//! close, the memory of outliers, and corrupt pages.
 
 use super::append::Both;
 use super::{
@@ -8,7 +8,8 @@ use super::{
 use octaplex::cache::{Center, SharedLayer};
 use octaplex::{Attend, Backend, Error, gpu};
 
-/// Keys and values of a width: all bits, groups, rotations and sets at some width, one side's outliers and both sides'.
+/// Returns keys and values of a width: all bits, groups, rotations and sets at some width, with outliers on
+/// one side or both.
 fn pairs(dim: usize) -> Vec<(String, String)> {
     let kinds = ["", ",group=16", ",rotate=true", ",group=16,rotate=true,seed=3"];
     let width = WIDTHS.iter().position(|width| *width == dim).unwrap();
@@ -30,7 +31,7 @@ fn pairs(dim: usize) -> Vec<(String, String)> {
     pairs
 }
 
-/// Rows of a case, with a few spikes, and values with channels of their own.
+/// Returns rows of a case with a few spikes, and values with large channels.
 fn spiked(case: &Case) -> [Vec<f32>; 2] {
     let dim = case.config.key_dim;
     let mut rows = case.rows();
@@ -47,7 +48,7 @@ fn spiked(case: &Case) -> [Vec<f32>; 2] {
     rows
 }
 
-/// A layer on the CPU with such rows.
+/// Creates a layer on the CPU with such rows.
 fn layer_of(case: &Case, rows: &[Vec<f32>; 2]) -> SharedLayer {
     let mut layer = SharedLayer::on_heap(&case.config, Backend::detect()).unwrap();
     let mut scratch = vec![0.0; case.config.scratch_len(case.heads)];
@@ -55,7 +56,7 @@ fn layer_of(case: &Case, rows: &[Vec<f32>; 2]) -> SharedLayer {
     layer
 }
 
-/// The error of a step or a block against f64.
+/// Returns the error of a step or a block compared with f64.
 fn wrong(case: &Case, gpu: &mut gpu::Layer, layer: &SharedLayer, options: &Attend) -> f64 {
     let queries = case.block(options.queries.unwrap_or(1));
     let mut output = vec![f32::NAN; queries.len()];
@@ -63,7 +64,7 @@ fn wrong(case: &Case, gpu: &mut gpu::Layer, layer: &SharedLayer, options: &Atten
     error(&output, &case.in_f64(layer, &queries, options), case.config.key_dim)
 }
 
-/// Bytes that pages have at least, without outliers.
+/// Returns the least bytes of pages, without outliers.
 fn least_bytes(layer: &SharedLayer) -> usize {
     let (config, mut bytes) = (layer.config(), 0);
     config.page_layout(|part, what| bytes += if what.contains("blocks") { 0 } else { part });
@@ -93,7 +94,7 @@ fn pages_and_attention() {
             let layer = layer_of(&case, &spiked(&case));
             let mut gpu = case.on_gpu(&device, &layer);
             let bytes = assert_pages(&mut gpu, 0, &layer);
-            // Eight bytes each: of all chunks of both sides a hundredth at least.
+            // Eight bytes each: at least one percent of all chunks of both sides.
             let (least, chunks) = (least_bytes(&layer), layer.stats().paged_tokens * 2 * 2 * dim / 4);
             let outliers = (bytes - least) / 8;
             assert!(outliers > chunks / 100, "{keys}, {values}, width {dim}: {outliers} of {chunks}");
@@ -112,7 +113,7 @@ fn pages_and_attention() {
     });
 }
 
-/// Lengths that four slots do not divide, heads, and what only some steps ask for.
+/// Lengths that are no multiple of four slots, numbers of heads, and options of single steps.
 #[test]
 fn lengths_heads_and_options() {
     let Some(device) = device() else { return };
@@ -145,18 +146,19 @@ fn lengths_heads_and_options() {
     }
 }
 
-/// Outliers as large as f16 is in four channels, and all others small: sums of f16 do not overflow, and the small ones are still there.
+/// Outliers as large as f16 allows in four channels, and all other values small. Sums of f16 do not
+/// overflow, and the small values survive.
 #[test]
 fn outliers_as_large_as_f16() {
     let Some(device) = device() else { return };
-    // A row alone, with keys' centres, may have half of that.
+    // With keys' centres, a single row may have half of that.
     for (keys, values, dim, large) in
         [("int:med=3", "int:med=3", 128, 65000.0), ("hqmq:med=3", "int:bits=8,group=16,med=3", 80, 30000.0)]
     {
         for center in [Center::Page, Center::Off] {
             let mut case = case(keys, values, dim, (8, 2), 700);
             case.config = case.config.center(center).balance(false);
-            // In pages alone: exact rows do not say how large they are.
+            // In pages alone: exact rows do not show how large they are.
             let is_large = |token: usize| token % 9 == 4 && (20..450).contains(&(token % 700));
             let mut rows = case.rows();
             for rows in &mut rows {
@@ -179,9 +181,7 @@ fn outliers_as_large_as_f16() {
                 let small: Vec<f32> = output.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();
                 let of_small: Vec<f64> = exact.chunks_exact(dim).flat_map(|row| row[4..].to_vec()).collect();
                 let small = error(&small, &of_small, dim - 4);
-                println!(
-                    "{keys}, {values}, width {dim}, {center:?}: {all:.1e}, beside the large ones {small:.1e}"
-                );
+                println!("{keys}, {values}, width {dim}, {center:?}: {all:.1e}, the small ones {small:.1e}");
                 assert!(
                     all < tolerance && small < tolerance,
                     "{keys}, {values}, {center:?}: {all:e}, {small:e}"
@@ -191,7 +191,7 @@ fn outliers_as_large_as_f16() {
     }
 }
 
-/// Pages that close, are taken back and evicted.
+/// Pages that close, are truncated and evicted.
 #[test]
 fn appended_pages_are_the_cpus() {
     let Some(device) = device() else { return };
@@ -234,8 +234,8 @@ fn appended_pages_are_the_cpus() {
     }
 }
 
-/// As many outliers as there can be need more room than a layer begins with: it is there, captured steps see what lies in it, and what goes leaves
-/// room for what comes.
+/// The maximum of outliers needs more space than a layer starts with. Captured steps see outliers in added
+/// memory, and freed space is used again.
 #[test]
 fn lists_grow_and_space_is_used_again() {
     let Some(device) = device() else { return };
@@ -265,7 +265,7 @@ fn lists_grow_and_space_is_used_again() {
         gpu.upload(1, &full).unwrap();
         check(&mut gpu, &step, 1, &full);
         check(&mut gpu, &step, 0, &few);
-        // Pages stay while a fork has them.
+        // Pages stay while a fork holds them.
         gpu.fork(1, 0).unwrap();
         gpu.clear(1).unwrap();
         check(&mut gpu, &step, 0, &full);
@@ -275,11 +275,11 @@ fn lists_grow_and_space_is_used_again() {
     }
 }
 
-/// Flags and outliers that no encoder writes, in snapshots whose checksums are right.
+/// Flags and outliers that no encoder writes, in snapshots with correct checksums.
 #[test]
 fn corrupt_pages_change_nothing() {
     let Some(device) = device() else { return };
-    // At 80 coordinates the last byte of flags has four that count.
+    // At a width of 80, only four bits of the last byte of flags count.
     for (keys, values) in
         [("int:med=2", "turboquant"), ("hqmq:med=2", "int:med=3"), ("turboquant", "int:med=2")]
     {
@@ -295,7 +295,7 @@ fn corrupt_pages_change_nothing() {
         assert!(good[start..end] == page, "the last page ends the snapshot");
         let of_keys = keys.contains("med");
         let spec = if of_keys { case.config.keys } else { case.config.values };
-        // Position and length come first; behind keys of planes, values.
+        // Position and length come first; values come after keys of planes.
         let before = if of_keys { 16 } else { 16 + 64 * 80 / 2 };
         let block = spec.block_bytes(80);
         let mut refused = |change: &dyn Fn(&mut [u8])| {
@@ -313,10 +313,10 @@ fn corrupt_pages_change_nothing() {
             gpu.save(0, &mut |piece| after.extend_from_slice(piece)).unwrap();
             assert!(after == good, "as it was");
         };
-        // An outlier more, and one less, than the list has.
+        // One outlier more, and one less, than the list has.
         refused(&|rows| rows[block - 3] ^= 1);
         refused(&|rows| rows[7 * block - 2] ^= 0x40);
-        // The first one that there is, moved to where no chunk is.
+        // The first outlier, moved to a chunk that does not exist.
         refused(&|rows| {
             let at = (0..64 * block).find(|at| at % block >= block - 3 && rows[*at] != 0).unwrap();
             rows[at] &= rows[at] - 1;

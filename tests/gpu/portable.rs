@@ -1,16 +1,16 @@
-//! The text of the kernels that no GPU's own instructions are needed for, `OCTAPLEX_CUDA_TARGET=portable`: every test runs with it, and
-//! here it is held against the GPU's own.
+//! The implementation without instructions of one GPU, `OCTAPLEX_CUDA_TARGET=portable`. Every test can run
+//! with it; here it is compared with the GPU's own instructions.
 
 use super::{Case, case, device, error};
 use octaplex::Attend;
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// Where a process of this test's writes its outputs.
+/// The file that a process of this test writes its outputs to.
 const TO: &str = "OCTAPLEX_TEST_OUTPUTS";
 
-/// Sums of integers are the same, so that only the last bits of floats may differ; blocks of queries sum products of f16 in f32, in
-/// another order.
+/// Sums of integers are equal, so only the last bits of floats may differ. Blocks of queries sum products
+/// of f16 in f32, in another order.
 const STEPS: f64 = 1e-6;
 const BLOCKS: f64 = 1e-3;
 
@@ -43,12 +43,12 @@ fn cases() -> Vec<Case> {
 
 /// Tokens of each case.
 const TOKENS: usize = 1500;
-/// Some hide their token.
+/// Some biases hide their token.
 static BIAS: LazyLock<Vec<f32>> = LazyLock::new(|| {
     (0..TOKENS).map(|at| if at % 11 == 4 { f32::NEG_INFINITY } else { 0.3 * (at % 7) as f32 }).collect()
 });
 
-/// Of each case: steps, some with what only some ask for, and a block of queries.
+/// For each case: steps, some with options, and a block of queries.
 fn options() -> [Attend<'static>; 4] {
     [
         Attend::default(),
@@ -70,7 +70,7 @@ fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
         })
     };
     let cases = cases();
-    // All at once: what takes time is compiling kernels.
+    // All in parallel, because compiling kernels takes most of the time.
     std::thread::scope(|scope| {
         let of_case = &of_case;
         let threads: Vec<_> = cases.iter().map(|case| scope.spawn(move || of_case(case))).collect();
@@ -81,7 +81,7 @@ fn outputs(device: &octaplex::gpu::Device) -> Vec<Vec<f32>> {
 #[test]
 fn sums_are_those_of_the_gpus_own_instructions() {
     let Some(device) = device() else { return };
-    // The target is the process's.
+    // The target applies to a whole process.
     if let Ok(to) = std::env::var(TO) {
         let bytes: Vec<u8> = outputs(&device).iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
         return std::fs::write(to, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Snapshots and evictions of sequences on a GPU: the CPU's bytes, and what attention sees then.
+//! Snapshots and evictions of sequences on a GPU: the CPU's bytes, and attention after them.
 
 use super::append::Both;
 use super::vectors::Random;
@@ -24,7 +24,7 @@ fn loaded_on_cpu(config: &LayerConfig, bytes: &[u8]) -> Result<SharedLayer, Erro
 }
 
 impl Both {
-    /// Whether both save the same bytes, which become what they were on the GPU and on the CPU.
+    /// Checks that both save the same bytes, and that loading them restores the sequence on GPU and CPU.
     fn check_snapshot(&mut self) {
         let (bytes, expected) = (saved(&mut self.gpu, 1), saved_on_cpu(&self.cpu));
         let first = bytes.iter().zip(&expected).position(|(a, b)| a != b);
@@ -51,7 +51,7 @@ impl Both {
     }
 }
 
-/// What of a configuration a snapshot depends on.
+/// The parts of a configuration that change a snapshot.
 fn cases() -> Vec<Case> {
     let mut all = Vec::new();
     for (number, (keys, values, dim)) in [
@@ -100,7 +100,7 @@ fn snapshots_are_the_cpus() {
         both.check_snapshot();
         both.append_and_compare(300);
         both.check_snapshot();
-        // The sequence that was loaded goes on as the one that was saved.
+        // The loaded sequence continues like the saved one.
         both.gpu.load(0, &saved_on_cpu(&both.cpu)).unwrap();
         both.gpu.clear(1).unwrap();
         both.gpu.fork(0, 1).unwrap();
@@ -115,7 +115,7 @@ fn snapshots_are_the_cpus() {
             both.check_snapshot();
         }
     }
-    // A balance that a prompt's queries have decided, before a page closes and behind it.
+    // A balance that a prompt's queries decided, before a page closes and after it.
     let case = case("turboquant", "turboquant", 64, (2, 1), 900);
     let mut both = Both::new(&device, &case);
     let [keys, values] = both.next(90);
@@ -160,7 +160,7 @@ fn damaged_snapshots_change_nothing() {
     larger.config.capacity = 4000;
     refused(&mut both, &saved_on_cpu(&larger.layer())); // more than the capacity
 
-    // A norm below zero, which the kernels do not read.
+    // A norm below zero, which kernels cannot read.
     let (mut at, mut length) = (None, 0);
     case.config.page_layout(|bytes, what| {
         if what.starts_with("norms of the keys") {
@@ -186,7 +186,7 @@ fn damaged_snapshots_change_nothing() {
     assert!(saved(&mut small, 0) == before);
     small.clear(0).unwrap();
     small.load(0, &good).unwrap();
-    // More than a sequence of that GPU takes.
+    // More tokens than a sequence of that layer can hold.
     let mut narrow = case.config;
     narrow.capacity = 600;
     let mut narrow = gpu::Layer::new(&device, &narrow, 1, 1500).unwrap();
@@ -197,7 +197,7 @@ fn damaged_snapshots_change_nothing() {
     both.attend(&device, &case);
 }
 
-/// Output of sequence 1, and of what the CPU has, in f64.
+/// Compares the output of sequence 1 with f64 on the CPU's tokens.
 fn check_attention(both: &mut Both, case: &Case, options: &Attend) {
     let queries = case.block(options.queries.unwrap_or(1));
     both.gpu.clear(0).unwrap();
@@ -206,7 +206,7 @@ fn check_attention(both: &mut Both, case: &Case, options: &Attend) {
     both.gpu.attend_with(&[&queries[..], &queries].concat(), options, &mut output).unwrap();
     let exact = case.in_f64(&both.cpu, &queries, options);
     let wrong = error(&output[queries.len()..], &exact, case.config.key_dim);
-    // Queries, keys, values and weights of blocks are f16.
+    // Blocks round queries, keys, values and weights to f16.
     let most =
         if options.queries.is_some() || options.position.is_some() { BLOCK_TOLERANCE } else { TOLERANCE };
     println!("{} tokens, {options:?}: {wrong:.1e}", both.cpu.stats().tokens);
@@ -238,7 +238,8 @@ fn evicted_tokens_are_not_seen() {
             check_attention(&mut both, &case, options);
         }
         both.attend(&device, &case);
-        // Tokens come and go behind the gap; pages whose rows are still in the ring may be evicted as well.
+        // Tokens are added and removed after the gap. Pages whose rows are still in the ring may be evicted
+        // too.
         both.append_and_compare(130);
         let next = both.cpu.next_position();
         both.evict(next - case.config.recent_window - 3 * page..next);
@@ -249,7 +250,7 @@ fn evicted_tokens_are_not_seen() {
         both.check_snapshot();
         both.append_and_compare(70);
         check_attention(&mut both, &case, &Attend::default());
-        // All pages, and then a rollback to before what they held.
+        // Evicts all pages, then rolls back to before their tokens.
         both.evict(0..usize::MAX);
         assert_eq!(both.gpu.pages(1).unwrap(), 0);
         check_attention(&mut both, &case, &Attend::default());
@@ -291,7 +292,7 @@ fn pages_of_a_fork_stay_when_the_other_evicts() {
         gpu.page(0, index, &mut bytes).unwrap();
         assert!(bytes == expected, "page {index}");
     }
-    // No page is free while one of both has it; evicted by both, there is room.
+    // No page is free while one of both holds it. After both evict, they are free.
     let rows = vec![0.5; 2 * 100 * 128];
     assert!(matches!(gpu.append(1, &rows, &rows), Err(gpu::Error::Full { free: 0, .. })));
     assert_eq!(gpu.evict(0, 100..600).unwrap(), 64 * 7);

@@ -1,4 +1,4 @@
-//! Steps of one token a sequence that wait for nothing, by an engine's calls; and room that grows.
+//! Steps of one token for each sequence that do not wait, by an engine's calls; and layers that grow.
 
 use super::engine::{FLOATS, Memory, Stream, bytes_of, call, out};
 use super::vectors::Random;
@@ -6,12 +6,12 @@ use super::{case, device};
 use octaplex::gpu::{DeviceRows, Error, Float, Layer};
 use octaplex::{Attend, LayerConfig};
 
-/// Tokens of some sequences for one step, \[sequences]\[keys, values]\[heads]\[width].
+/// Returns tokens of some sequences for one step, \[sequences]\[keys, values]\[heads]\[width].
 fn one_each(random: &mut Random, config: &LayerConfig, sequences: usize, float: Float) -> Memory {
     Memory::of(&random.gaussians(sequences * 2 * config.kv_heads * config.key_dim), float)
 }
 
-/// As rows of a step, or of one sequence of it.
+/// Describes them as rows of a step, or of one sequence of it.
 fn rows_of(memory: &Memory, config: &LayerConfig, of: std::ops::Range<usize>, float: Float) -> DeviceRows {
     let (dim, side) = (config.key_dim, config.kv_heads * config.key_dim);
     let first = of.start * 2 * side;
@@ -30,7 +30,8 @@ fn saved(layer: &mut Layer, sequence: usize) -> Vec<u8> {
     bytes
 }
 
-/// Steps, captured and not, against `append_on`, a token a call: the same sequences, and attention between.
+/// Steps, captured and not, compared with `append_on` of single tokens: the sequences and attention between
+/// steps are equal.
 #[test]
 fn steps_are_what_append_makes() {
     let Some(device) = device() else { return };
@@ -75,7 +76,7 @@ fn steps_are_what_append_makes() {
                 let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
                 other.append_on(sequence, &row, stream.callers()).unwrap();
             }
-            // As many pages, as many sums: a page that no query sees goes when steps are settled.
+            // As many pages give as many sums: settling drops a page that no query sees.
             let pages = |layer: &Layer| [0, 1, 2].map(|sequence| layer.pages(sequence).unwrap());
             if round % 37 == 5 && pages(&gpu) == pages(&other) {
                 compared += 1;
@@ -90,7 +91,7 @@ fn steps_are_what_append_makes() {
         (0..3).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
         assert_eq!(gpu.next_position(1), other.next_position(1));
 
-        // One of several sequences is asked alone.
+        // A call for one of several sequences.
         ask(&mut gpu, &outputs[0]);
         let row = 4 * 64;
         let (asked, to) = (queries.second(row, float), outputs[1].second(row, float));
@@ -99,7 +100,7 @@ fn steps_are_what_append_makes() {
         let bytes = row * float.bytes()..2 * row * float.bytes();
         assert!(outputs[0].read()[bytes.clone()] == outputs[1].read()[bytes]);
 
-        // A token that is no number stops its sequence alone, and the next call says so.
+        // A non-finite token stops only its sequence, and the next call returns the error.
         gpu.settle_on(stream.callers()).unwrap();
         let before = [0, 1, 2].map(|sequence| gpu.next_position(sequence).unwrap());
         let mut values = random.gaussians(3 * 256);
@@ -179,7 +180,8 @@ fn an_engines_graph_appends() {
             assert!(outputs[0].read() == outputs[1].read(), "round {round}");
         }
     }
-    // Once more than there is room: the sequences keep what they have, and it is said.
+    // One step more than the ring has space for: the sequences keep their tokens, and the call returns an
+    // error.
     (0..=left).for_each(|_| call(c"cuGraphLaunch", &[executable, stream.0]));
     stream.wait();
     let refused = gpu.settle_on(stream.callers());
@@ -199,7 +201,7 @@ fn an_engines_graph_appends() {
     call(c"cuGraphDestroy", &[graph]);
 }
 
-/// Room that grows: the sequences stay what they are.
+/// A layer that grows keeps its sequences.
 #[test]
 fn a_layer_grows() {
     let Some(device) = device() else { return };

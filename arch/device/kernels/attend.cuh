@@ -1,11 +1,19 @@
-// Attention of one query a head on pages: a block takes up to eight query heads of one key/value head, and a split of a
-// sequence's slots, or of its exact tokens, or of both; `combine` adds the splits up.
+// Attention of one query for each head on pages.
 //
-//   slot -> shared memory       by bulk copies where the GPU has them (sm_90), else by asynchronous ones
-//   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low
-//   weights                     2^(logit - m), m the first maximum and a whole number: a higher one shifts the sums
-//   values                      products of bytes: a weight times its norm is 16 bits, two rows again
-// A warp scores a slot of its own, four at once; then each sums its share of the coordinates of all four, 32 of 128.
+// A block of threads takes up to eight query heads of one key/value head. It also takes a split: some of a
+// sequence's slots, or of its exact tokens, or of both. `combine` adds the splits.
+//
+//   slot -> shared memory       bulk copies where the GPU has them (sm_90), else asynchronous copies
+//   scores                      products of bytes: a query's 16 bits are two rows, high bytes and low bytes
+//   weights                     2^(logit - m). m is the first maximum, rounded to a whole number; a higher one shifts the sums
+//   values                      products of bytes: a weight times its norm has 16 bits, two rows again
+//
+// A warp scores its own slot, four warps at once. Then each warp sums its share of the coordinates, 32 of 128, of
+// all four slots:
+//
+//              slot 0   slot 1   slot 2   slot 3
+//   scores     warp 0   warp 1   warp 2   warp 3
+//   values     warp 0: coordinates 0 .. 31 of all four, warp 1: 32 .. 63, …
 
 struct Params {
     const void *queries;       // [sequences][query heads][DIM]
@@ -15,70 +23,71 @@ struct Params {
     const Sequence *sequences;
     const u16 *exact;          // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
-    const float *sink_logits;  // [query heads], or none
+    const float *sink_logits;  // [query heads], or null
     float *parts;              // [sequences][units][splits of both kinds][HEADS][DIM]
     float2 *sums;              // [sequences][units][splits of both kinds][HEADS]: maximum of log2, sum
-    const u32 *entries;        // what fields of keys stand for: FieldTable; and what codes stand for: Entries
-    u64 window;                // 0: all is seen
+    const u32 *entries;        // what fields of keys decode to: FieldTable; what codes decode to: Entries
+    u64 window;                // 0: all positions are visible
     u32 query_heads, kv_heads, table_stride, exact_stride, splits, exact_splits, keep_sinks, key_rounds, value_rounds;
     u32 several;  // 1: most blocks of threads have several rounds of slots
     u32 ring;     // places of exact tokens before those of sinks
     u32 query_type, output_type; // of floats
     u32 zero;     // is 0, which the compiler does not know
-    u32 together; // 1: the first splits of pages take those of exact tokens as well; 0: these have blocks of their own, before them
+    u32 together; // 1: the first splits of pages take exact tokens too; 0: exact tokens have their own blocks, before those of pages
     float logit_unit;          // scale · log2 e
-    float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
-    float soft_cap;            // · log2 e; 0: none
+    float key_unit, centre_unit, value_unit; // of a centroid's integer; key and value for the steps of norms
+    float soft_cap;            // times log2 e; 0: no cap
     u32 key_signs[8], value_signs[8], key_table[32], value_table[32];
     Bias bias;
 #if COARSE_AT
     u32 coarse_table[32];
-    float coarse_unit;         // as key_unit, which is the fine half's
+    float coarse_unit;         // as key_unit, which then is the fine half's
 #endif
 };
 
-// x times one of two steps of norms, rounded once: 2^23 and a step are a float, and 2^23 times x is exact.
+// Multiplies x with one of two steps of norms, rounded once: 2^23 plus a step is a float, and 2^23 times x is
+// exact.
 __device__ __forceinline__ float times_step(float x, u32 two, int which) {
     return fmaf(__uint_as_float(which ? high_half(two, 0x4B000000) : low_half(two, 0x4B000000)), x, -8388608.0f * x);
 }
 
-// The same of a slot's norms.
+// Multiplies x with a slot's norm.
 template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 two, int which) {
-    if (is_blocks(SHAPE)) return x; // has its scales
+    if (is_blocks(SHAPE)) return x; // contains its scales
     return in_rows(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
 }
-// Whether the sum of what codes are multiplied with counts, and how often.
+// Whether the sum of the codes' factors counts, and how often.
 constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
 constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
 constexpr bool FLOAT_CENTRES = CENTRES && in_rows(KEYS);
 
 constexpr int EXACT_TOKENS = 32;
 
-// A warp's keys and values, one after the other, beside `Shared`: [WARPS][K_PART], then [WARPS][V_PART].
+// A warp's keys and values, in addition to `Shared`: [WARPS][K_PART], then [WARPS][V_PART].
 constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
-// Groups of a value's coordinates that a warp sums, and warps that share one, each with some of the tokens.
+// Groups of a value's coordinates that a warp sums, and warps that share a group, each with some tokens.
 constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
 
 struct Shared {
     uint4 weights[2 * WARPS][is_grouped(VALUES) ? 2 : 1][LANES]; // with groups still f32
     uint4 queries[PRODUCTS][LANES];
-    float unit[COARSE_AT ? 2 : 1][HEADS], base[HEADS]; // of each half
+    float unit[COARSE_AT ? 2 : 1][HEADS], base[HEADS]; // unit: of each half
     float top[HEADS][WARPS], sum[WARPS][HEADS];
     float weighed[WARPS][HEADS];
-    int2 bytes[HEADS]; // sums of a query's high bytes, and of its low ones
+    int2 bytes[HEADS]; // sums of a query's high bytes, and of its low bytes
     u32 largest[WARPS];
     u64 key_bars[WARPS], value_bar, exact_bar;
     float balanced[FLOAT_CENTRES ? HEADS : 1][FLOAT_CENTRES ? DIM + 4 : 1]; // queries before their rotation
     int sums[has_zeros(KEYS) ? HEADS : 1][has_zeros(KEYS) ? K_GROUPS : 1]; // of a query's integers
 };
 
-// Queries: balanced, rotated, to 16 bits. A warp takes two heads. `fetch` is called once they are asked for: a query behind pages
-// arrives microseconds later.
+// Prepares queries: multiplies with the balance, rotates, and rounds to 16 bits. A warp takes two heads. `fetch`
+// runs after queries are requested, because a query requested after pages arrives microseconds later.
 template <class Fetch>
 __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly, int batch, int kv_head, int first_head, int heads, int warp, int lane,
                                         Fetch fetch) {
     float queries[HEADS / WARPS][VEC] = {}, balance[VEC], prefix[VEC];
-    if (is_fields(KEYS)) { // bytes that are no coordinate's
+    if (is_fields(KEYS)) { // bytes without a coordinate
         for (int i = threadIdx.x; i < PRODUCTS * LANES; i += WARPS * LANES) sh.queries[i / LANES][i % LANES] = uint4{};
         __syncthreads();
     }
@@ -120,10 +129,10 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
         for (int i = 0; i < VEC; i++) top = fmaxf(top, fabsf(v[i]));
 #pragma unroll
         for (int s = 16; s; s /= 2) {
-            if (!COARSE_AT || s < 16) top = fmaxf(top, __shfl_xor_sync(~0u, top, s)); // a half of the channels is of half the lanes
+            if (!COARSE_AT || s < 16) top = fmaxf(top, __shfl_xor_sync(~0u, top, s)); // half of the lanes hold a half of the channels
             base += __shfl_xor_sync(~0u, base, s);
         }
-        const float lift = top < 1e-30f ? 1.2676506e30f : 1; // 2^100: beyond it 127 over them is no float
+        const float lift = top < 1e-30f ? 1.2676506e30f : 1; // 2^100: for a smaller top, 127 over it is no float
         const float inverse = top > 0 ? 127 / (top * lift) : 0;
         i8 *bytes = reinterpret_cast<i8 *>(sh.queries);
         int2 of_bytes = {};
@@ -154,7 +163,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
     }
 }
 
-// What hides a token, what caps its logit, and what is added to it; in log2. `biases` are those of the head's positions.
+// Applies soft cap, bias and hiding to a logit, in log2. `biases` are those of the head's positions.
 __device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, const float *biases) {
 #if OPTIONS
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
@@ -169,11 +178,11 @@ __device__ __forceinline__ u64 first_seen(const Params &p, const Sequence &s) {
     return p.window != 0 && s.next > p.window ? s.next - p.window : 0;
 }
 
-// Exact tokens of a block of threads in its memory, where values of pages come later: rows of keys and values, and queries. The rows are
-// asked for with the first pages: each way to memory takes microseconds while pages are on theirs.
-constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column is on all banks
+// Exact tokens in a block's shared memory, where values of pages come later: rows of keys and values, then queries.
+// They are requested with the first pages, since each trip to memory takes microseconds.
+constexpr int EXACT_ROW = 4 * DIM + 16; // bytes of a token's key and value; 16 more, so that a column uses all banks
 constexpr int EXACT_QUERIES = EXACT_TOKENS * EXACT_ROW, EXACT_PART = EXACT_QUERIES + HEADS * DIM * 4;
-// What fields of keys stand for comes last: with the largest sets it is more than a kernel may have of its own.
+// The table of fields comes last: with the largest sets it exceeds a kernel's static shared memory.
 constexpr int EXACTLY_FROM = V_FROM + ((WARPS * V_PART > EXACT_PART ? WARPS * V_PART : EXACT_PART) + 15) / 16 * 16;
 #if OUTLIERS
 constexpr int FIELDS_FROM = EXACTLY_FROM + sizeof(Exactly);
@@ -183,7 +192,7 @@ constexpr int FIELDS_FROM = EXACTLY_FROM;
 
 __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int kv_head) {
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    const u64 stride = (u64)p.kv_heads * 2 * DIM; // of tokens
+    const u64 stride = (u64)p.kv_heads * 2 * DIM; // from token to token
     const u16 *rows = p.exact + (u64)batch * p.exact_stride * stride + kv_head * 2 * DIM;
     auto row = [&](int token) { return reinterpret_cast<const u8 *>(rows + exact_place(seq, p.ring, blockIdx.x * EXACT_TOKENS + token) * stride); };
 #if BULK_COPIES
@@ -197,7 +206,7 @@ __device__ __forceinline__ void fetch_exact(const Params &p, Shared &sh, u8 *mem
 #endif
 }
 
-// Their scores by a thread a token and head, their sums by a thread a coordinate, all in f32.
+// A thread scores one token and head; then a thread sums one coordinate. All in f32.
 __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *memory, const Sequence &seq, int count, int batch, int first_head, int heads,
                                             float *part, float2 *sums) {
     float *queries = reinterpret_cast<float *>(memory + EXACT_QUERIES); // [HEADS][DIM]
@@ -253,7 +262,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
         if (lane == 0) sums[h] = make_float2(top, x);
     }
     __syncthreads();
-    // Two coordinates of half of the heads a thread.
+    // A thread takes two coordinates of half of the heads.
     constexpr int HALF = HEADS / 2;
     for (int i = threadIdx.x; i < DIM; i += LANES * WARPS) {
         const int c = i % (DIM / 2) * 2, h0 = i / (DIM / 2) * HALF;
@@ -274,7 +283,7 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
 extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) attend(const __grid_constant__ Params p) {
     extern __shared__ __align__(128) u8 pages[];
     __shared__ Shared sh;
-    FieldTable &fields = *reinterpret_cast<FieldTable *>(pages + FIELDS_FROM); // with other keys nobody reads it
+    FieldTable &fields = *reinterpret_cast<FieldTable *>(pages + FIELDS_FROM); // unused with other keys
     __shared__ u32 entries[ENTRY_WORDS > 0 ? ENTRY_WORDS : 1];
 #if COARSE_AT
     static_assert(fine::PRODUCTS + coarse::PRODUCTS == PRODUCTS && sizeof(sh.weights) >= WARPS * DIM * sizeof(float), "queries");
@@ -287,10 +296,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const int batch = blockIdx.z, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
     const int first_head = kv_head * group + chunk * HEADS, heads = min(HEADS, group - chunk * HEADS);
     const Sequence seq = p.sequences[batch];
-    // Rows of results: of splits of exact tokens, then of pages.
+    // Rows of results: splits of exact tokens, then splits of pages.
     auto rows = [&](int of) { return (((u64)batch * gridDim.y + blockIdx.y) * (p.splits + p.exact_splits) + of) * HEADS; };
     const bool of_exact = blockIdx.x < p.exact_splits, of_pages = p.together || !of_exact;
-    // Splits that have one four less come first: those that may have exact tokens as well.
+    // Splits with four slots fewer come first, because they may also take exact tokens.
     const int count = min(EXACT_TOKENS, (int)seq.exact - (int)blockIdx.x * EXACT_TOKENS); // of its exact tokens
     const int slots = seq.slots, fours = (slots + WARPS - 1) / WARPS, split = p.together ? blockIdx.x : blockIdx.x - p.exact_splits;
     const int each = fours / (int)p.splits, fewer = (int)p.splits - fours % (int)p.splits;
@@ -330,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     auto fetch_values = [&](int page) {
         warp_copy(my_values, page < last ? slot_of(page) + K_PART : p.pool, page < last ? V_PART : 0, lane);
     };
-    // Keys and values are asked for in turns: one group may stay on its way.
+    // Keys and values are requested in turns, so that one group may stay on its way.
     auto wait_keys = [&](u32) {
         await_copies<1>();
         __syncwarp();
@@ -341,10 +350,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
 #if BULK_COPIES
-    // Pages were there before the kernel ahead began, which may not have ended; what it writes is read from here on.
+    // Pages were written before the previous kernel began. It may not have ended; its results are read only from
+    // here on.
     await_kernel_before();
 #endif
-    if (of_exact) { // where values will be, while keys are on their way
+    if (of_exact) { // in the place of values, while keys are on their way
         exact_split(p, sh, all_values, seq, count, batch, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
         if (!of_pages) return;
 #if BULK_COPIES
@@ -373,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 
     int acc[OWN][4][4] = {};
     int high_acc[ValueEntries::TWO ? OWN : 1][4][4] = {}; // of entries' high bytes
-    float weighed = 0; // the sum of the integers that weights are
+    float weighed = 0; // sum of the integers of weights
     float zeros[OWN][V_SHARED] = {}; // sums of weights times zeros of groups
     float m = NOTHING, l = 0;
     float norm = 0, step_unit = 0;
@@ -388,7 +398,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         const int page = at + warp;
         const u8 *slot = my_keys;
 #if BULK_COPIES
-        // From the last of several rounds on: the sum of the splits comes to its place meanwhile.
+        // The last of several rounds starts here. Meanwhile the sum of the splits arrives.
         if (p.several && at + WARPS >= last) let_next_kernel_begin();
 #endif
         float x[16], top = HIDDEN;
@@ -436,7 +446,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #endif
 #pragma unroll
             for (int tile = 0; tile < 8; tile++) {
-                // Octet t of a tile of 32 has the columns 2 t and 2 t + 1 of four products: what a thread's weights are of.
+                // Octet t of a tile of 32 has columns 2 t and 2 t + 1 of four products: those of a thread's
+                // weights.
                 const int token = 32 * (tile >> 2) + 8 * (g >> 1) + 2 * (tile & 3) + (g & 1);
 #if COARSE_AT
                 const int next = 32 * (tile >> 2) + 8 * t + 2 * (tile & 3);
@@ -516,7 +527,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #endif
         __syncthreads();
 #if OUTLIERS & 2
-        Outlier first_values[WARPS]; // on their way while weights are found
+        Outlier first_values[WARPS]; // on their way while weights are computed
 #pragma unroll
         for (int s = 0; s < WARPS; s++) first_values[s] = outlier_at(value_records(exactly.lists[s]), lane, exactly.lists[s].values);
 #endif
@@ -525,7 +536,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
             const uint4 all = load<uint4>(reinterpret_cast<const u8 *>(sh.largest));
             const float highest = fmaxf(fmaxf(tops.x, tops.y), fmaxf(tops.z, tops.w));
             const float longest = from_f16(max(max(all.x, all.y), max(all.z, all.w)));
-            // What comes first sets both scales: no bit of a weight is given away. Then they grow by powers of two.
+            // The first slot sets both scales, so that weights use all bits. Later the scales grow by powers of
+            // two.
             float m_new = m, norm_new = norm;
             int by = 0;
             if (m == NOTHING) {
@@ -534,7 +546,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                 by = (int)fminf(ceilf(highest - m), 31);
                 m_new = m + ceilf(highest - m);
 #if OPTIONS > 1
-                m_new = fmaxf(m_new, highest); // of logits beyond 2^23, which are whole numbers, the sum may be a little less
+                m_new = fmaxf(m_new, highest); // beyond 2^23 logits are whole numbers, and the sum may be slightly less
 #endif
             }
             if (norm == 0) {
@@ -579,7 +591,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                     w[i] = __float_as_uint(weight);
                     continue;
                 }
-                w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // its low 16 bits are the integer
+                w[i] = __float_as_uint(fmaf(weight, times_norm<VALUES>(of_step, steps[i >> 1], i & 1), 8388608.0f)); // the low 16 bits are the integer
             }
             if constexpr (is_grouped(VALUES)) {
                 for (int h = 0; h < 2; h++) sh.weights[2 * warp + tile][h][lane] = make_uint4(w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]);
@@ -608,7 +620,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         for (int step = 0; step < 2 * WARPS; step += SHARING) {
             const int mine = step + (SHARING > 1 ? warp / GROUPS : 0);
             const u8 *values = all_values + (mine >> 1) * V_PART;
-            if (is_grouped(VALUES) && at + (mine >> 1) >= last) continue; // nobody's scales
+            if (is_grouped(VALUES) && at + (mine >> 1) >= last) continue; // scales of no slot
 #pragma unroll
             for (int k = 0; k < OWN; k++) {
                 const int group = SHARING > 1 ? warp % GROUPS : warp + k * WARPS;
@@ -642,9 +654,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     const u64 results = rows(p.exact_splits + split);
     float *part = p.parts + results * DIM;
     __syncthreads();
-    // Once of all tokens, though warps share some coordinates.
+    // Once for all tokens, even if warps share coordinates.
     weighed = SHARING > 1 && warp >= GROUPS ? 0 : SUMMED_VALUES * (sh.weighed[0][g] + sh.weighed[1][g] + sh.weighed[2][g] + sh.weighed[3][g]);
-    float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: parts of the tokens meet here
+    float *other = reinterpret_cast<float *>(sh.weights); // [HEADS][DIM]: sums over parts of the tokens meet here
 #pragma unroll
     for (int k = 0; k < OWN; k++) {
         float out[8];
@@ -685,7 +697,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 
 constexpr int AHEAD = DIM > 128 ? 5 : 9; // splits of a warp that are on their way at once
 
-// All splits of a query head: those of pages turned back, then the exact ones, over the sum of all.
+// Adds all splits of a query head: those of pages are rotated back, then exact ones are added. Divides by the sum
+// of weights.
 template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(const Params &p) {
     __shared__ float tops[COMBINE_WARPS], totals[COMBINE_WARPS], rows[2][COMBINE_WARPS][DIM];
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES;
@@ -696,11 +709,11 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
     const float *parts = p.parts + (unit * splits * HEADS + of_group % HEADS) * DIM;
     const float sink = p.sink_logits ? p.sink_logits[head] * LOG2E : HIDDEN;
 #if BULK_COPIES
-    // What comes next may ask for its pages meanwhile; it waits itself before it writes.
+    // The next kernel may request its pages now; it waits before it writes.
     let_next_kernel_begin();
     await_kernel_before();
 #endif
-    // The first splits of a warp are on their way before the maximum is known.
+    // The first splits of a warp are requested before the maximum is known.
     float ahead[AHEAD][VEC];
     float2 of_ahead[AHEAD];
 #pragma unroll
@@ -755,12 +768,12 @@ template <int COMBINE_WARPS> __device__ __forceinline__ void combine_splits(cons
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum[1][i] = signed_by(sum[1][i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
-    const float inverse = total > 0 ? 1 / total : 0; // what sees nothing gives zeros
+    const float inverse = total > 0 ? 1 / total : 0; // zeros if nothing is visible
 #pragma unroll
     for (int i = 0; i < VEC; i++) sum[0][i] = (sum[0][i] + sum[1][i]) * inverse;
     store_given(p.output, (u64)batch * p.query_heads + head, p.output_type, sum[0], lane);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * 16) combine(const __grid_constant__ Params p) { combine_splits<16>(p); }
-// Of few splits: more query heads on a multiprocessor at once.
+// For a small number of splits: more query heads on a multiprocessor at once.
 extern "C" __global__ void __launch_bounds__(32 * 5) combine_few(const __grid_constant__ Params p) { combine_splits<5>(p); }

@@ -1,36 +1,39 @@
 // Attention of blocks of queries: a prompt's, or a few drafts'.
 //
-//   measure   how large keys and values are, so that they fit f16, and the keys' mean, nearly
-//   ask       queries balanced, rotated, to f16, and their products with that mean; a row is a query of one head, heads of one key/value head side by side
-//   unfold    some of a sequence's tokens to tiles of 64 in f16, in the order in which matrix products take them from shared memory:
-//             keys by rows, less their mean, values by columns, both rotated; exact tokens too
-//   block     128 rows on these tiles, with what earlier calls have summed: products of f16, sums of f32
-//   finish    splits added up, turned back
-// Nothing is looked up twice for one token, however many queries see it.
+//   measure   how large keys and values are, so that they fit f16, and roughly the keys' mean
+//   ask       balances and rotates queries, to f16, and multiplies them with that mean. A row is one query of one head;
+//             heads of a key/value head are side by side
+//   unfold    decodes some of a sequence's tokens to tiles of 64 in f16, in the order in which matrix products read shared
+//             memory: keys by rows, minus their mean; values by columns; both rotated. Exact tokens too
+//   block     multiplies 128 rows with these tiles and adds earlier sums: products of f16, sums of f32
+//   finish    adds the splits and rotates back
+//
+// Each token is decoded once, whatever the number of queries.
 
 constexpr int TILE = SLOT_TOKENS, TILES_AT_ONCE = 512, ROWS = 128, ROW_WARPS = 8;
-// Rows of a tile, and of everything that products take or give: of 80 and 96 coordinates 128. Queries are zero behind DIM:
-// what tiles and sums have there counts for nothing.
+// Coordinates of a row in tiles, products and sums. Widths of 80 and 96 have 128. Queries are zero beyond DIM, so
+// that tiles do not matter there.
 constexpr int ROW = (DIM + 63) / 64 * 64;
 constexpr int BLOCK_THREADS = 32 * ROW_WARPS, TILE_BYTES = TILE * ROW * 2;
-// Registers hold sums of 128 columns: of wider rows a block of threads has half of the columns, and another one the others, from the
+// Registers hold sums of 128 columns. For wider rows, two blocks of threads each take half of the columns, with the
 // same scores.
 constexpr int SIDES = ROW > 128 ? 2 : 1, COLUMNS = ROW / SIDES, VALUE_BYTES = TILE * COLUMNS * 2;
 constexpr int STAGE_BYTES = 2 * TILE_BYTES + 2 * VALUE_BYTES; // of two tiles
 static_assert(COLUMNS <= 128, "registers");
-// Hopper's own products: of four warps, from shared memory as it is.
+// Hopper's products of four warps, which read shared memory directly.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// With three stages tiles are asked for when nobody can still be reading what was in their place, without waiting for the other four
-// warps. Of the widest rows there is room for two: their values, which come last, are asked for when those before have been summed.
+// With three stages, tiles are requested when nobody can still read the old ones, without waiting for the other
+// four warps. The widest rows have space for two stages. Their values come last, and are requested after the
+// previous values were summed.
 constexpr int STAGES = ROW > 192 ? 2 : 3, AHEAD = 1;
 #else
 constexpr int STAGES = 1;
 #endif
 
-// Tokens that follow each other.
+// Consecutive tokens.
 struct Tile {
     u64 position;
-    u32 count, sinks; // sinks: whether they are
+    u32 count, sinks; // sinks: whether the tokens are sinks
 };
 
 struct Block {
@@ -41,39 +44,39 @@ struct Block {
     const Sequence *sequences;
     const u16 *exact;          // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][DIM]
     const float *fronts;       // [sequences][kv heads][balance, prefix][DIM]
-    const float *sink_logits;  // [query heads], or none
+    const float *sink_logits;  // [query heads], or null
     u8 *tokens;                // f16 [sequences][kv heads][at_once][keys, values][TILE_BYTES]
     Tile *tiles;               // [sequences][at_once]
     u16 *asked;                // f16 [sequences][kv heads][padded][ROW]
-    float2 *units;             // [sequences][kv heads][padded]: of a product, and what is added to it; in log2
-    float2 *scales;            // [sequences][kv heads]: what keys and values are multiplied with
-    float *means;              // [sequences][kv heads][DIM]: what tiles have keys without, rotated
+    float2 *units;             // [sequences][kv heads][padded]: unit of a product, and its offset; in log2
+    float2 *scales;            // [sequences][kv heads]: factors of keys and of values
+    float *means;              // [sequences][kv heads][DIM]: the mean that tiles' keys lack, rotated
     float *parts;              // [splits][sequences][kv heads][padded][ROW]
     float2 *sums;              // [SIDES][splits][sequences][kv heads][padded]: maximum of log2, sum
-    const u32 *entries;        // what fields of keys stand for: FieldTable; and what codes stand for: Entries
-    u64 window, position;      // window 0: all is seen; position: of the first query, ~0: the last one is at the newest token
+    const u32 *entries;        // what fields of keys decode to: FieldTable; what codes decode to: Entries
+    u64 window, position;      // window 0: all is visible; position: of the first query, ~0: the last query is at the newest token
     u32 query_heads, kv_heads, table_stride, exact_stride, queries_each, padded, splits, first_tile, keep_sinks, key_rounds, value_rounds;
-    u32 at_once;               // tiles that there is room for, at most TILES_AT_ONCE
+    u32 at_once;               // maximum of tiles at a time, at most TILES_AT_ONCE
     u32 ring;                  // places of exact tokens before those of sinks
     u32 query_type, output_type; // of floats
     float logit_unit;          // scale · log2 e
-    float key_unit, centre_unit, value_unit; // of an integer of a centroid; key and value over the steps of norms
-    float soft_cap;            // · log2 e; 0: none
+    float key_unit, centre_unit, value_unit; // of a centroid's integer; key and value for the steps of norms
+    float soft_cap;            // times log2 e; 0: no cap
     u32 key_signs[8], value_signs[8];
     float key_centroids[128], value_centroids[128]; // by code; of a trellis by code · 16 + window
     Bias bias;
 #if COARSE_AT
-    float coarse_centroids[128], coarse_unit; // as key_centroids and key_unit, which are the fine half's
+    float coarse_centroids[128], coarse_unit; // as key_centroids and key_unit, which then are the fine half's
 #endif
 };
 
-// How many tiles a sequence has: slots, sinks, window.
+// The tiles of a sequence: slots, sinks, window.
 __device__ __forceinline__ u32 sink_tiles(const Sequence &s) { return (s.sinks + TILE - 1) / TILE; }
 __device__ __forceinline__ u32 tiles_of(const Sequence &s) { return s.slots + sink_tiles(s) + (s.exact - s.sinks + TILE - 1) / TILE; }
 
-// Byte of half c (of 64) of row r: chunks of 16 bytes are exchanged so that eight rows are on all banks.
+// Returns the byte of half c (of 64) in row r. Chunks of 16 bytes are exchanged, so that eight rows use all banks.
 __device__ __forceinline__ int swizzled(int r, int c) { return r * 128 + (((c >> 3) ^ (r & 7)) << 4) + (c & 7) * 2; }
-// Of coordinate c of a token's key; of a token of coordinate c.
+// The same for coordinate c of a token's key, and for a token of coordinate c.
 __device__ __forceinline__ int key_byte(int token, int c) { return (c >> 6) * (TILE * 128) + swizzled(token, c & 63); }
 __device__ __forceinline__ int value_byte(int token, int c) { return swizzled(c, token); }
 
@@ -89,14 +92,14 @@ __device__ __forceinline__ void turn(float (&v)[VEC], u32 rounds, const u32 (&si
         hadamard(v, lane);
     }
 }
-// A lane's coordinates of an exact row.
+// Loads a lane's coordinates of an exact row.
 __device__ __forceinline__ void exact_lane(float (&v)[VEC], const u16 *row, int lane) {
     u32 words[(VEC + 1) / 2] = {};
     if (holds(lane)) load_words<2 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
 #pragma unroll
     for (int i = 0; i < VEC; i++) v[i] = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
 }
-// `sorted`: see sort_channels.
+// see sort_channels
 __device__ __forceinline__ void exact_key(float (&v)[VEC], const u16 *row, const float *front, float *sorted, int lane) {
     float balance[VEC], prefix[VEC];
     exact_lane(v, row, lane), load_lane(balance, front, lane), load_lane(prefix, front + DIM, lane);
@@ -110,19 +113,20 @@ __device__ __forceinline__ const u16 *exact_row(const Block &p, const Sequence &
     return p.exact + (((u64)sequence * p.exact_stride + exact_place(seq, p.ring, number)) * p.kv_heads + kv_head) * 2 * DIM;
 }
 
-// A power of two that brings the largest to 2^13: no coordinate leaves f16 then, and what is lost below is nothing beside it.
+// Returns a power of two that moves the largest coordinate to 2^13. Then no coordinate leaves f16, and the loss of
+// small ones is negligible.
 __device__ __forceinline__ float fitting(float largest) {
     const int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
     return largest > 0 ? __uint_as_float((u32)(127 + max(-100, min(100, 13 - exponent))) << 23) : 1;
 }
 
-// The norm of a row whose scale is 1, at most; of small blocks more than a coordinate.
+// Bounds the norm of a row whose scale is 1; for small blocks, bounds more than a coordinate.
 constexpr float of_largest(int shape) { return is_int(shape) ? (1 << (code_bits(shape) - 1)) / INVERSE_SQRT : is_blocks(shape) ? 4 : 1; }
 template <int SHAPE> __device__ __forceinline__ float largest_norm(u32 largest, u32 octaves) {
     return is_grouped(SHAPE) ? __uint_as_float(octaves << 23) / INVERSE_SQRT : of_largest(SHAPE) * from_f16(largest);
 }
 
-// Coordinate c of a page's centre, where it is coded in the basis of the keys' codes.
+// Returns coordinate c of a page's centre, if it is coded in the basis of the keys' codes.
 __device__ __forceinline__ float coded_centre(const Block &p, const u8 *slot, u32 norm, int c) {
 #if COARSE_AT
     if (c >= DIM / 2) return coarse::centre_integer(slot + COARSE_AT, c - DIM / 2) * (from_f16(load<Tail>(slot + COARSE_TAIL).centre) * p.centre_unit);
@@ -133,9 +137,9 @@ __device__ __forceinline__ float coded_centre(const Block &p, const u8 *slot, u3
 #endif
 }
 
-// Bits of f16 that all keys of a head take for the same are not there for what tells them apart. So tiles have them without a mean, which
-// queries are multiplied with in f32: of centres, where there are pages with any, and so many are looked at; otherwise of exact keys
-// behind the sinks, if there are a few.
+// Large common parts of all keys would take the bits of f16 that tell keys apart. So tiles contain keys minus a
+// mean, and queries are multiplied with the mean in f32. The mean is that of some pages' centres, if there are any.
+// Otherwise it is that of a few exact keys after the sinks.
 constexpr u32 CENTRES_READ = 16, FEWEST_KEYS = 8;
 
 extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant__ Block p) {
@@ -151,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
         const Tail tail = load<Tail>(slot + TAIL);
         float of_key = largest_norm<KEYS>(tail.key_largest, tail.key_octaves), of_value = largest_norm<VALUES>(tail.value_largest, tail.value_octaves);
 #if OUTLIERS
-        // No coordinate is more than its code's, its outlier's and its centre's together.
+        // No coordinate exceeds the sum of its code's, its outlier's and its centre's.
         const Outliers list = load<Outliers>(slot + OUTLIERS_AT);
         of_key += from_f16(list.key_largest), of_value += from_f16(list.value_largest);
 #endif
@@ -162,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(256) measure(const __grid_constant_
         key = fmaxf(key, of_key + (CENTRES ? (in_rows(KEYS) ? 1 / INVERSE_SQRT : 1) * fabsf(from_f16(tail.centre)) : 0));
         value = fmaxf(value, of_value);
     }
-    // Of exact rows the largest coordinate, as if all of a row were so large.
+    // For exact rows, the largest coordinate, as if all coordinates were as large.
     float of_key = 0, of_value = 0, sum[VEC] = {};
 #pragma unroll 4
     for (u32 i = warp; i < seq.exact; i += 8) {
@@ -245,8 +249,8 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         base = warp_sum(base);
     }
-    // Not more than 1 of a coordinate; units are positive, so that maxima of products are those of logits.
-    // A query that is next to nothing counts as nothing: its inverse would be infinite.
+    // At most 1 for a coordinate; units are positive, so that the maximum of products is the maximum of logits. A
+    // query that is almost zero counts as zero, because its inverse would be infinite.
     const float inverse = top > 1e-30f ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
     u16 *to = p.asked + at * ROW;
     for (int i = 0; i < ROW - DIM; i += LANES)
@@ -258,12 +262,12 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
     if (lane == 0) p.units[at] = make_float2(fmaxf(fabsf(p.logit_unit) * top / p.scales[unit].x, 1e-30f), base * p.logit_unit);
 }
 
-// What a slot has of an integer.
+// The unit of a slot's integers.
 template <int SHAPE> __device__ __forceinline__ float integer(u32 bits) {
     return code_bits(SHAPE) == 8 || is_sliced(SHAPE) ? (float)(i8)bits : (float)((int)bits - 8);
 }
 
-// Small blocks, eight coordinates of one at once.
+// Small blocks, eight coordinates of a block at once.
 __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float unit, const float *centroids, const float *centre) {
     for (int item = threadIdx.x; item < 4 * TILE; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -281,7 +285,7 @@ __device__ __forceinline__ void unfold_blocks(const u8 *slot, u8 *keys, float un
     }
 }
 
-// Chunks, each on its own.
+// Chunks, one by one.
 __device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
     __shared__ Chunks chunks;
     for (int i = threadIdx.x; i < TABLE_WORDS; i += 128) reinterpret_cast<u32 *>(&chunks)[i] = p.entries[i];
@@ -307,7 +311,7 @@ __device__ __forceinline__ void unfold_chunks(const Block &p, const u8 *slot, u8
     }
 }
 
-// Triplets end in the middle of words: rows meet in shared memory first.
+// Triplets end in the middle of words, so rows meet in shared memory first.
 __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, u8 *keys, const float *centre, const float *norms) {
     __shared__ Triplets triplets;
     __shared__ __align__(16) u16 rows[TILE][WIDE + 8];
@@ -336,7 +340,7 @@ __device__ __forceinline__ void unfold_triplets(const Block &p, const u8 *slot, 
     }
 }
 
-// Keys of integers with groups: eight coordinates of one group at a time.
+// Keys with groups: eight coordinates of one group at a time.
 __device__ __forceinline__ void unfold_groups(const u8 *slot, u8 *keys, const float *centre, float unit) {
     for (int item = threadIdx.x; item < TILE * WIDE / 8; item += 128) {
         const int token = item / (WIDE / 8), c = item % (WIDE / 8) * 8, field = min(c, DIM - 1) / K_GROUP * K_EACH;
@@ -377,7 +381,8 @@ __device__ __forceinline__ void unfold_slices(const u8 *slot, u8 *keys, const fl
 }
 
 #if OUTLIERS
-// Where codes are nothing, keys are their centre less the mean, rounded: what is added is added to that before it is rounded.
+// Outliers. Their codes decode to 0, so the rounded key is the centre minus the mean. An outlier is added before
+// rounding.
 __device__ __forceinline__ void unfold_outliers(const u8 *slot, u8 *keys, u8 *values, float2 scale, const float *centre) {
     const Outliers list = load<Outliers>(slot + OUTLIERS_AT);
     for (int at = threadIdx.x; at < list.keys; at += 128) {
@@ -404,7 +409,7 @@ __device__ __forceinline__ void unfold_outliers(const u8 *slot, u8 *keys, u8 *va
 }
 #endif
 
-// A page's keys come back as what codes stand for and, of all of them, its centre less the mean.
+// Decodes a page's keys: the codes plus the centre minus the mean.
 __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *keys, u8 *values, float2 scale, const float *mean) {
     __shared__ float centroids[2][128], centre[WIDE], norms[2][TILE];
     const Tail tail = load<Tail>(slot + TAIL);
@@ -425,7 +430,7 @@ __device__ __forceinline__ void unfold_slot(const Block &p, const u8 *slot, u8 *
     {
         const int token = thread % TILE;
         const bool of_value = thread >= TILE;
-        // Of integers with groups nobody asks for it.
+        // Integers with groups do not use it.
         const u32 norm = reinterpret_cast<const u16 *>(slot + (of_value && !is_grouped(VALUES) ? V_STEPS : K_STEPS))[token];
         const float unit = of_value ? p.value_unit * scale.y : p.key_unit * scale.x, largest = from_f16(of_value ? tail.value_largest : tail.key_largest);
         norms[of_value][token] = unit * ((of_value ? in_rows(VALUES) : in_rows(KEYS)) ? from_f16(norm) : largest * (of_value ? 1 / 32767.0f : 1) * (float)norm);
@@ -589,14 +594,14 @@ extern "C" __global__ void __launch_bounds__(128) unfold(const __grid_constant__
 
 // ---- products ---------------------------------------------------------------------------------------------------------
 
-// Sums: of columns 8 j + 2 t and one more, row g: [4 j], [4 j + 1], and row g + 8: [4 j + 2], [4 j + 3].
-// Two tiles at a time.
+// Sums of columns 8 j + 2 t and the next: row g in [4 j] and [4 j + 1], row g + 8 in [4 j + 2] and [4 j + 3]. Two
+// tiles at a time.
 constexpr int SCORES = TILE / 2, OUTPUTS = COLUMNS / 2, BOTH = 2 * SCORES;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define R4(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
 #define R16(x, i) R4(x, i), R4(x, i + 4), R4(x, i + 8), R4(x, i + 12)
-// Where a tile of rows of 128 bytes, exchanged as above, begins: eight rows are 1,024 bytes.
+// Returns where a tile of rows of 128 bytes, exchanged as above, begins. Eight rows are 1,024 bytes.
 __device__ __forceinline__ u64 described(u32 address) { return (u64)(address >> 4 & 0x3FFF) | 1ull << 16 | 64ull << 32 | 1ull << 62; }
 __device__ __forceinline__ void group_product(float (&c)[32], const u32 *a, u64 b, int add) {
     asm volatile(
@@ -627,7 +632,7 @@ __device__ __forceinline__ void group_product(float (&c)[64], const u32 *a, u64 
         : R16(c, 0), R16(c, 16), R16(c, 32), R16(c, 48)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
-// Registers of products on their way stay what they are.
+// Keeps the compiler from moving registers of products that are on their way.
 template <int N> __device__ __forceinline__ void hold(float (&c)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(c[i])::"memory");
@@ -656,7 +661,7 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
     commit();
 }
 #else
-// Of both, or of one.
+// Products with both, or with one.
 template <int FIRST = 0, int END = 2> __device__ __forceinline__ void score_tiles(float (&c)[2][SCORES], const u32 (&q)[ROW / 4], const u8 *keys, const u8 *next) {
     const int g = threadIdx.x % LANES >> 2, t = threadIdx.x & 3;
 #pragma unroll
@@ -687,16 +692,17 @@ __device__ __forceinline__ void sum_tiles(float (&c)[OUTPUTS], const u32 (&w)[2]
 
 // ---- softmax ----------------------------------------------------------------------------------------------------------
 
-// A tile beside the block's first query: relative position of its first token, tokens, whether they are seen from anywhere.
+// A tile relative to the block's first query: position of its first token, number of tokens, and whether they are
+// visible from everywhere.
 struct Seen {
     int number, relative;
     short count, always;
 #if OPTIONS > 1
-    u32 position; // of its first token, which a bias has; there are less than 2^32
+    u32 position; // of its first token, for biases; below 2^32
 #endif
 };
 
-// Of a thread's two rows.
+// A thread's two rows.
 struct Softmax {
     float unit[2], base[2], m[2], l[2];
     int query[2], first, last; // of the rows; of the warp's first and last
@@ -706,10 +712,11 @@ struct Softmax {
 #endif
 };
 
-// Maxima follow where they would be passed by 2^8 and more: sums are shifted seldom, and weights fit f16 well.
+// The maximum is raised only if logits exceed it by 2^8 or more. So sums are seldom shifted, and weights fit f16
+// well.
 constexpr float SLACK = 8;
 
-// Products to weights; `shift`: what earlier sums are to be multiplied with.
+// Turns products into weights. `shift` is the factor for earlier sums.
 __device__ __forceinline__ void weigh(const Block &p, float (&x)[2][SCORES], Softmax &s, const Seen *tiles, float (&shift)[2]) {
     const int t = threadIdx.x & 3;
     float unit[2] = {s.unit[0], s.unit[1]}, base[2] = {s.base[0], s.base[1]};
@@ -783,7 +790,7 @@ __device__ __forceinline__ void to_operands(u32 (&w)[2][TILE / 4], const float (
 // ---- 128 rows ---------------------------------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __grid_constant__ Block p) {
-    extern __shared__ u8 whole[]; // [STAGES][two of keys, two of values], from a multiple of 1,024 on
+    extern __shared__ u8 whole[]; // [STAGES][two of keys, two of values], aligned to 1,024
     u8 *memory = whole + (1024 - shared_address(whole) % 1024) % 1024;
     __shared__ Seen list[TILES_AT_ONCE + 1];
     __shared__ int listed;
@@ -800,7 +807,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     const int window = p.window == 0 || p.window > 1 << 30 ? 1 << 30 : (int)p.window;
     const u32 all = tiles_of(seq);
     const int tiles = all > p.first_tile ? (int)min(all - p.first_tile, p.at_once) : 0;
-    // Tiles that some row sees.
+    // Tiles that are visible from some row.
     if (warp == 0) {
         const int from = first_row / group, to = min((int)p.queries_each - 1, (first_row + ROWS - 1) / group);
         int count = 0;
@@ -822,7 +829,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
             count += __popc(those);
         }
         __syncwarp();
-        // Two at a time: beside the last of an odd number it stands itself, and nobody sees it.
+        // Two tiles at a time. An odd last tile is paired with itself, and the copy is invisible.
         if (lane == 0 && count & 1) list[count] = list[count - 1], list[count].count = 0;
         if (lane == 0) listed = (count + 1) / 2;
     }
@@ -846,9 +853,9 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr bool IN_TURN = false;
 #elif PORTABLE
-    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB: a tile of keys, the other one, values
+    constexpr bool IN_TURN = true; // AMD's multiprocessors have 64 KB: a tile of keys, the next one, then values
 #else
-    constexpr bool IN_TURN = SIDES > 1; // values in the place of keys, where both were too much
+    constexpr bool IN_TURN = SIDES > 1; // values overwrite keys where both do not fit
 #endif
     auto values_of = [&](int k, int second) { return keys_of(k, 0) + (IN_TURN ? 0 : 2 * TILE_BYTES) + second * VALUE_BYTES; };
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -866,7 +873,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
 #endif
     const int row = first_row + warp * 16 + g;
     const u64 rows = unit * p.padded + row, stride = (u64)gridDim.z * p.kv_heads * p.padded, part = split * stride + rows;
-    // The two sides have sums of their own, of the same bits: one may have written before the other has read.
+    // Both sides have their own sums, with the same bits, because one may write before the other has read.
     float2 *own_sums = p.sums + side * p.splits * stride + part;
     float *own_parts = p.parts + part * ROW + side * COLUMNS;
     u32 q[ROW / 4];
@@ -906,7 +913,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
         weigh(p, x, s, pairs, shift);
         shift_sums(o, shift);
         to_operands(w, x);
-        // The scores of two tiles are on their way while the two before are summed.
+        // The scores of two tiles are computed while the two tiles before are summed.
         for (int k = 1; k < count; k++) {
             barrier_wait(&keys_here[k % STAGES], k / STAGES & 1);
             score_tiles(x, q, keys_of(k, 0), keys_of(k, 1));
@@ -1010,7 +1017,7 @@ extern "C" __global__ void __launch_bounds__(128) finish(const __grid_constant__
 #pragma unroll
         for (int i = 0; i < VEC; i++) sum[i] = signed_by(sum[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
     }
-    const float inverse = total > 0 ? 1 / (total * p.scales[unit].y) : 0; // what sees nothing gives zeros
+    const float inverse = total > 0 ? 1 / (total * p.scales[unit].y) : 0; // zeros if nothing is visible
 #pragma unroll
     for (int i = 0; i < VEC; i++) sum[i] *= inverse;
     store_given(p.output, ((u64)sequence * p.query_heads + query_head) * p.queries_each + row / group, p.output_type, sum, lane);

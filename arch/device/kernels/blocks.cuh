@@ -1,11 +1,12 @@
-// Keys of small blocks: 32 codes of 3 bits and their scale. A block is a matrix product of its own, whose sum its scale multiplies: no
-// scale has to hold for a row. What codes stand for has 16 bits, as queries have: high bytes in one product, low ones in another.
+// Keys of small blocks: 32 codes of 3 bits and their scale. Each block is one matrix product, whose sum is
+// multiplied with the block's scale. So no scale has to hold for a whole row. Decoded codes have 16 bits, as
+// queries have: high bytes go into one product, low bytes into another.
 
-// Of products of both low bytes what is below this is lost: 2^-27 of the largest sum.
+// Products of two low bytes lose what is below this: 2^-27 of the largest sum.
 constexpr int SCORE_UNIT = 256;
 
-// The scores of a thread's keys, in units, columns 2 t and 2 t + 1, which are tokens `first` and the next; of `table` words 0 and 1 are
-// high bytes, 2 and 3 low ones.
+// Scores a thread's keys in units, columns 2 t and 2 t + 1, which are tokens `first` and the next. Words 0 and 1 of
+// `table` are high bytes, words 2 and 3 low bytes.
 template <class Queries>
 __device__ __forceinline__ float2 score_blocks(Queries queries, const u8 *slot, int token, int first, int t, const Table &table) {
     const KeyWords k = load_key(slot, token, t);
@@ -24,7 +25,7 @@ __device__ __forceinline__ float2 score_blocks(Queries queries, const u8 *slot, 
     return sum;
 }
 
-// Hadamard's transform of each 32 values of a row.
+// Applies Hadamard's transform to each 32 values of a row.
 __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
     if constexpr (32 % VEC == 0) {
         lane_hadamard(v);
@@ -37,7 +38,7 @@ __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
             }
         return;
     }
-    // By way of coordinate 32 i + lane, where a block's are of all lanes.
+    // Goes by way of coordinate 32 i + lane, so that all lanes hold each block.
     float w[VEC] = {};
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
@@ -64,7 +65,7 @@ __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
     }
 }
 
-// A row to the basis of the keys' codes.
+// Transforms a row to the basis of the keys' codes.
 __device__ __forceinline__ void turn_key(float (&v)[VEC], u32 rounds, const u32 (&signs)[8], int lane) {
 #if COARSE_AT
     constexpr float SCALE = fine::INVERSE_SQRT;

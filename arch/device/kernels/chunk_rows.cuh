@@ -1,7 +1,10 @@
-// Rows of chunks of four values as the CPU has them, and a chunk's field on the GPU: a direction of 12 · SET_MEMBERS, then a radius with a
-// sign. Half of the units are opposites of the others: the direction is the first one's, the sign the radius's.
+// Chunks of four values in the CPU's rows, and their fields on the GPU.
+//
+//   field    direction of 12 · SET_MEMBERS │ radius │ sign
+// Each unit has an opposite. The field has the direction of the first of both, and the sign of the radius tells
+// them apart.
 
-// Little-endian bits, the least significant first; at most 24 of them.
+// Reads at most 24 bits, little-endian, least significant first.
 __device__ __forceinline__ u32 wide_bits(const u8 *bytes, int at, int count) {
     u32 out = 0;
     for (int i = at / 8; i <= (at + count - 1) / 8; i++) {
@@ -11,7 +14,7 @@ __device__ __forceinline__ u32 wide_bits(const u8 *bytes, int at, int count) {
     return out & ((1u << count) - 1);
 }
 
-// Of a code and a radius.
+// Creates the field of a code and a radius.
 __device__ __forceinline__ u32 direction_field(u32 code, u32 radius) {
     const u32 unit = code / SET_MEMBERS;
     const bool opposite = unit < 8 ? unit & 1 : unit >= 16;
@@ -20,7 +23,7 @@ __device__ __forceinline__ u32 direction_field(u32 code, u32 radius) {
     return direction | ((opposite ? 0 - radius : radius) & ((2u << CHUNK_RADIUS) - 1)) << DIRECTION_FIELD;
 }
 
-// Of a chunk in a row.
+// Reads the field of a chunk in a row.
 __device__ __forceinline__ u32 chunk_field(const u8 *row, int chunk) {
     u32 code = wide_bits(row + 2, chunk * RAW_BITS, RAW_BITS);
     if (RADIX) {
@@ -36,7 +39,7 @@ __device__ __forceinline__ u32 chunk_field(const u8 *row, int chunk) {
     return direction_field(code, wide_bits(row + RADII_AT, chunk * CHUNK_RADIUS, CHUNK_RADIUS));
 }
 
-// A slot's chunks from `field(token, chunk)`, to each thread its own.
+// Writes a slot's chunks from `field(token, chunk)`, each to its thread.
 template <class Field> __device__ __forceinline__ void pack_chunks(u8 *slot, Field field_of) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
         u32 words[FIELD_WORDS + 1] = {};
@@ -50,7 +53,7 @@ template <class Field> __device__ __forceinline__ void pack_chunks(u8 *slot, Fie
     }
 }
 
-// Of a chunk in a slot: code and radius.
+// Reads code and radius of a chunk in a slot.
 struct Chunk {
     u32 code, radius;
 };
@@ -63,7 +66,7 @@ __device__ __forceinline__ Chunk slot_chunk(const u8 *slot, int token, int chunk
     return {unit * SET_MEMBERS + direction % SET_MEMBERS, (u32)(opposite ? -radius : radius)};
 }
 
-// A byte of a row as the CPU has it, behind its scale.
+// Returns a byte of a CPU row after its scale.
 __device__ __forceinline__ u32 chunk_byte(const u8 *slot, int token, int byte) {
     u32 out = 0;
     if (byte < DIGITS_AT) {

@@ -1,7 +1,7 @@
-// Chunks of four values to a code and a radius: every float operation is that of quaternions/scalar.rs, in its order. All members are
-// tried: an index of them changes no code.
+// Encodes chunks of four values as a code and a radius. All float operations are those of quaternions/scalar.rs, in
+// its order. It tries all members; the CPU's index does not change codes.
 
-// The largest inner product with a unit, and which has it: the axis on ties, the lowest of several.
+// Finds the largest inner product with a unit, and its unit. An axis wins ties, then the lowest number.
 __device__ __forceinline__ float nearest_unit(const float (&y)[4], u32 &unit) {
     float axis = fabsf(y[0]);
     const float half = ((axis + fabsf(y[1])) + (fabsf(y[2]) + fabsf(y[3]))) * 0.5f;
@@ -13,7 +13,7 @@ __device__ __forceinline__ float nearest_unit(const float (&y)[4], u32 &unit) {
     return axis >= half ? axis : half;
 }
 
-// The code of the largest inner product, the lowest on ties.
+// Returns the code of the largest inner product; the lowest code wins ties.
 __device__ __forceinline__ u32 best_code(float4 u, const float4 *members) {
     float best = -1;
     u32 code = ~0u;
@@ -30,14 +30,14 @@ __device__ __forceinline__ u32 best_code(float4 u, const float4 *members) {
     return code;
 }
 
-// Rows that eight lanes have together, in shared memory.
+// A row in shared memory that eight lanes work on.
 __device__ __forceinline__ float4 row_chunk(const float *row, int chunk) {
     const float *u = row + 4 * chunk;
     return make_float4(u[0], u[1], u[2], u[3]);
 }
 __device__ __forceinline__ float chunk_norm(float4 u) { return sqrtf((u.x * u.x + u.y * u.y) + (u.z * u.z + u.w * u.w)); }
 
-// The largest norm of a row's chunks.
+// Returns the largest norm of a row's chunks.
 __device__ __forceinline__ float largest_chunk(const float *row, int lane) {
     float largest = 0;
 #pragma unroll 1
@@ -47,7 +47,7 @@ __device__ __forceinline__ float largest_chunk(const float *row, int lane) {
     return largest;
 }
 
-// Chunks become fields, each in the place of its first value.
+// Encodes chunks to fields. A field replaces the first value of its chunk.
 __device__ __forceinline__ void search_chunks(float *row, float scale, const float4 *members, int lane) {
     constexpr int LIMIT = (1 << CHUNK_RADIUS) - 1;
     const float factor = LIMIT / scale;

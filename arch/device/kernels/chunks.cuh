@@ -1,7 +1,7 @@
-// Keys of chunks: a direction of four coordinates times a radius, each of 16 bits then, high bytes in one matrix product, low ones in
-// another, a chunk four bytes of both.
+// Keys of chunks. A direction of four coordinates times a radius has 16 bits for each coordinate. The high bytes go
+// into one matrix product, the low bytes into another; a chunk is four bytes of both.
 
-// What directions stand for, in integers of 16 bits.
+// Directions as integers of 16 bits.
 struct Chunks {
     uint2 directions[12 * SET_MEMBERS];
 };
@@ -12,11 +12,11 @@ template <bool FIRST, class A, class B> struct Choice {
 template <class A, class B> struct Choice<false, A, B> {
     using Type = B;
 };
-// What fields stand for.
+// The table of fields.
 using FieldTable = Choice<is_chunks(KEYS), Chunks, Triplets>::Type;
 constexpr int TABLE_WORDS = sizeof(FieldTable) / 4;
 
-// Integers of 32 bits, of which the high 16 count, of chunk d of a thread.
+// Returns chunk d of a thread as integers of 32 bits. Only their high 16 bits count.
 __device__ __forceinline__ void chunk(int (&x)[4], const u32 (&words)[FIELD_WORDS], int d, const Chunks &of) {
     constexpr int STEP = 65535 / ((1 << CHUNK_RADIUS) - 1);
     const u32 field = field_at(words, d);
@@ -26,7 +26,7 @@ __device__ __forceinline__ void chunk(int (&x)[4], const u32 (&words)[FIELD_WORD
     x[2] = ((int)(n.y << 16) >> 16) * radius + 32768, x[3] = ((int)n.y >> 16) * radius + 32768;
 }
 
-// High and low bytes of field d of a thread.
+// Returns the high and low bytes of field d of a thread.
 __device__ __forceinline__ uint2 field_bytes(const u32 (&words)[FIELD_WORDS], int d, bool, const Chunks &of) {
     int x[4];
     chunk(x, words, d, of);

@@ -1,29 +1,34 @@
-// Rows to pages: balance, prefix, centre, rotation, codes, norms. Every float operation is the CPU's, in its order
-// (vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs, quaternions/scalar.rs, and the cache's norms.rs), so that the bytes are the CPU's: this text is
-// compiled without contraction of products and sums, with roots and quotients rounded as IEEE 754 says.
+// Encodes rows as pages: balance, prefix, centre, rotation, codes, norms.
 //
-// A block of threads a page and head, keys and values apart. Eight lanes share a row; of the sixteen lanes of the CPU's sums lane
-// l has 2 l and 2 l + 1.
+// All float operations are the CPU's, in its order, so that the bytes are bit-exact. The specifications are
+// vectors/scalar.rs, codes/scalar.rs, affine/scalar.rs, trellis/scalar.rs, triplets/scalar.rs, blocks/scalar.rs,
+// quaternions/scalar.rs, and the cache's norms.rs. So this source is compiled without fused multiply-add, and with
+// roots and quotients rounded as in IEEE 754.
+//
+// A block of threads takes a page and head; keys and values have separate blocks. Eight lanes share a row. Of the
+// sixteen lanes of the CPU's sums, lane l here has lanes 2 l and 2 l + 1:
+//   coordinate   0  1 │ 2  3 │ … │ 14 15 │ 16 17 │ …
+//   lane           0  │   1  │ … │   7   │   0   │ …
 
 struct Encode {
     const u16 *rows;                // f16 [tokens][kv heads][keys, values][DIM]
     u8 *pool;
-    const u32 *slots;               // of each page, page_tokens / 64 of them
-    const u16 *steps;               // [4][64]: what codes of norms stand for
-    const i16 *book;                // [32]: what codes of a centre stand for
-    const float *book_thresholds;   // [31]: where they change
+    const u32 *slots;               // page_tokens / 64 of each page
+    const u16 *steps;               // [4][64]: what codes of norms decode to
+    const i16 *book;                // [32]: what codes of a centre decode to
+    const float *book_thresholds;   // [31]: its thresholds
     const float *front;             // [kv heads][balance, prefix][WHOLE]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
-    const u32 *search;              // of triplets: see `Search`; of chunks the set's members; of codes that are looked up: where they
-                                    // change, what they stand for, of each as many as their bits count; of `Path`s their centroids, by code and window
+    const u32 *search;              // triplets: see `Search`; chunks: the set's members; codes with look-ups: thresholds, then
+                                    // centroids, as many as their bits count; `Path`s: centroids by code and window
     u64 position;                   // of the first token
     u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
     float kappa;                    // trellis: integers to a standard deviation
     float book_unit;
     u32 signs[8];
-    float centroids[128];           // by code; of a trellis by code · 16 + window; of small blocks eight, then where they change
-    float cell_slope, cell_offset;  // codes alone: see `found_in`
+    float centroids[128];           // by code; of a trellis by code · 16 + window; of small blocks eight, then thresholds
+    float cell_slope, cell_offset;  // plain codes: see `found_in`
     u32 cells[64];
 };
 
@@ -36,12 +41,12 @@ constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
 enum { MSE, UNBIASED, NORM };
 
 constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
-constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : has_path(shape) ? 2 : is_indexed(shape) ? 3 : 4; } // that a multiprocessor is to hold
+constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : has_path(shape) ? 2 : is_indexed(shape) ? 3 : 4; } // blocks that a multiprocessor should hold
 
-// Coordinate of a lane's value i: pairs that follow each other, sixteen apart.
+// Returns the coordinate of a lane's value i: consecutive pairs, sixteen apart.
 __device__ __forceinline__ int mine(int lane, int i) { return 16 * (i >> 1) + 2 * (lane & 7) + (i & 1); }
 
-// The same sum in all eight lanes: sixteen lanes, then by halves.
+// Sums in all eight lanes as the CPU does: sixteen lanes, then halves.
 __device__ __forceinline__ float dot(const float (&a)[MINE], const float (&b)[MINE]) {
     float even = 0, odd = 0;
 #pragma unroll
@@ -51,8 +56,9 @@ __device__ __forceinline__ float dot(const float (&a)[MINE], const float (&b)[MI
     return even + odd;
 }
 
-// With a base: by way of `row`, memory of DIM values that these eight lanes may overwrite, to MINE consecutive coordinates a lane; the
-// base's products in the order of its columns; steps; and back.
+// Multiplies with the base of a rotation. Values move through `row`, memory for DIM values that these eight lanes
+// may overwrite, to MINE consecutive coordinates in a lane. The products of the base come in the order of its
+// columns, then steps, then the way back.
 template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(float (&v)[MINE], int lane, float *row) {
     const int l = lane & 7;
     constexpr int RUNS = MINE > BASE ? MINE / BASE : 1, LANES_EACH = BASE > MINE ? BASE / MINE : 1, OF_RUN = MINE / RUNS;
@@ -63,7 +69,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(floa
 #pragma unroll
     for (int run = 0; run < RUNS; run++) {
         const float *from = row + (RUNS * l / LANES_EACH + run) * BASE;
-        // Where two lanes share a run, their rows' signs are the same, or the second's are the other ones.
+        // If two lanes share a run, the second's signs equal the first's or are all opposite.
         float x[BASE], second[BASE];
 #pragma unroll
         for (int c = 0; c < BASE; c++) x[c] = from[c], second[c] = l % LANES_EACH ? -x[c] : x[c];
@@ -105,7 +111,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform_by_rows(floa
     __syncwarp();
 }
 
-// Steps of 1 to 8 · COUNT / 2 on each so many of a lane's values.
+// Steps with distances of 1 to 8 · COUNT / 2 on each COUNT of a lane's values.
 template <int COUNT> __device__ __forceinline__ void transform_steps(float (&v)[MINE], int lane) {
 #pragma unroll
     for (int i = 0; i < MINE; i += 2) {
@@ -136,7 +142,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void transform(float (&v)[M
     else transform_steps<MINE>(v, lane);
 }
 
-// A lane's signs, bit i of value i.
+// A lane's signs: bit i of value i.
 __device__ __forceinline__ u32 signs_of(const Encode &p, int lane) {
     u32 signs = 0;
 #pragma unroll
@@ -148,8 +154,8 @@ __device__ __forceinline__ void flip(float (&v)[MINE], u32 signs) {
     for (int i = 0; i < MINE; i++) v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs << (31 - i) & 0x80000000u));
 }
 
-// Rows have the first round's signs since they were read: all that happens to them until then is the same with a sign and without.
-// `scaled`: the last round too.
+// Rotates rows. They have the first round's signs since they were read: earlier operations give the same result
+// with a sign and without. `scaled`: scales the last round too.
 __device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled, float *row) {
     for (u32 round = 1; round <= p.rounds; round++) {
         if (round > 1) flip(v, signs);
@@ -168,8 +174,8 @@ __device__ __forceinline__ void rotate_back(const Encode &p, float (&v)[MINE], u
     }
 }
 
-// x / y rounded as IEEE 754 says, from 1 / y so rounded (Markstein): neither nor the remainder leaves the range of normal floats,
-// since x and y are what f16 holds. Where x is -0 it is 0, which no code sees.
+// Returns x / y rounded as in IEEE 754, from 1 / y rounded likewise (Markstein). x and y come from f16, so the
+// quotient and the remainder are normal floats. For x = -0 the result is 0, which gives the same code.
 __device__ __forceinline__ float quotient(float x, float y, float inverse) {
     const float q = x * inverse;
     return __fmaf_rn(__fmaf_rn(-y, q, x), inverse, q);
@@ -177,7 +183,7 @@ __device__ __forceinline__ float quotient(float x, float y, float inverse) {
 
 __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00) != 0x7C00; }
 
-// [page][head][keys, values][257]: the centre, which is found before the rows are, or 1 more than the row.
+// [page][head][keys, values][257]: 0 for the centre, which is computed before the rows, or the row plus 1.
 __device__ __forceinline__ void refuse(const Encode &p, bool of_keys, u32 row) {
     atomicMin(p.refused, ((blockIdx.x * p.kv_heads + blockIdx.y) * 2 + (of_keys ? 0 : 1)) * (MOST_TOKENS + 1) + row);
 }
@@ -188,8 +194,8 @@ __device__ __forceinline__ float stored_norm(const Encode &p, float norm, float 
     return norm;
 }
 
-// Four times as many as there are thresholds that do not exceed y; they ascend, COUNT is a power of two less one. The first two
-// steps take theirs from registers.
+// Returns four times the number of ascending thresholds that do not exceed y; COUNT is a power of two minus one.
+// The first two steps use registers.
 template <int COUNT> __device__ __forceinline__ int cell(float y, const float *thresholds) {
     constexpr int HALF = (COUNT + 1) / 2, QUARTER = HALF / 2;
     const bool upper = y >= thresholds[HALF - 1];
@@ -201,9 +207,10 @@ template <int COUNT> __device__ __forceinline__ int cell(float y, const float *t
     return four;
 }
 
-// A code by one look-up. A line from the first threshold to the last puts each into one of 32 cells of its own, and rounding keeps the
-// order: a value in a threshold's cell is compared with it, in another it is on that side. A cell has its threshold, and code and
-// centroid + 128 below it and, 16 bits on, from it on (tables.rs).
+// Finds a code with one look-up. A line from the first threshold to the last has 32 cells, with at most one
+// threshold each, and rounding keeps the order. A value in a threshold's cell is compared with it; in other cells
+// its side is known. A cell has its threshold, then code and centroid + 128 below it, and 16 bits higher those from
+// it on (tables.rs).
 __device__ __forceinline__ u32 found_in(const uint2 *cells, float y, float slope, float offset) {
     const int at = __float_as_uint(__fmaf_rn(__saturatef(__fmaf_rn(y, slope, offset)), 255, 8388608)) & 0xF8;
     const uint2 it = *reinterpret_cast<const uint2 *>(reinterpret_cast<const u8 *>(cells) + at);
@@ -232,12 +239,12 @@ __device__ __forceinline__ int norm_step(const u16 *steps, float scaled) {
     return code;
 }
 
-// Norms are what f16 holds. All threads.
+// Encodes norms, which f16 holds. Called by all threads.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encode &p, NormMemory &m, const u16 *all_steps, const u32 *slots, const float *norms) {
     if (threadIdx.x < SCALES) m.below[threadIdx.x] = 0;
     if (threadIdx.x == 0) m.largest = 0;
     __syncthreads();
-    for (u32 i = threadIdx.x; i < p.page_tokens; i += blockDim.x) // bits of floats that are not negative ascend as these
+    for (u32 i = threadIdx.x; i < p.page_tokens; i += blockDim.x) // bits of floats that are not negative ascend with them
         if (norms[i] > 0) atomicMax(&m.largest, __float_as_uint(norms[i]));
     __syncthreads();
     const float largest = __uint_as_float(m.largest), unit = largest / TOP, factor = TOP / largest;
@@ -258,7 +265,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     __syncthreads();
     if (threadIdx.x < SCALES) {
         float loss = 0;
-        for (u32 i = 0; i < p.page_tokens; i += 16) { // all sixteen on their way before the first is added
+        for (u32 i = 0; i < p.page_tokens; i += 16) { // all sixteen are requested before the first is added
             float terms[16];
 #pragma unroll
             for (int k = 0; k < 16; k++) terms[k] = m.terms[threadIdx.x][i + k];
@@ -269,7 +276,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     }
     __syncthreads();
     int chosen = 0;
-    for (int scale = 1; scale < SCALES && m.below[scale - 1]; scale++) // a wider one has what this one has, further apart
+    for (int scale = 1; scale < SCALES && m.below[scale - 1]; scale++) // a wider scale has this one's steps, further apart
         if (m.loss[scale] < m.loss[chosen]) chosen = scale;
     if (m.largest == 0) chosen = 0;
     const int parts = p.page_tokens / SLOT_TOKENS;
@@ -289,10 +296,11 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
     }
 }
 
-// Scales of integers, and norms of other blocks, which are what f16 holds, one a row. All threads, and all parts of the page.
+// Stores scales of integers and norms of blocks, which f16 holds, one for each row. Called by all threads, for all
+// parts of the page.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Encode &p, const u32 *slots, const float *scales) {
-    constexpr bool THERE = OF_KEYS && is_blocks(KEYS); // but for the largest
-    for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp a slot
+    constexpr bool THERE = OF_KEYS && is_blocks(KEYS); // the slot already has all but the largest
+    for (u32 part = threadIdx.x / LANES; part < p.page_tokens / SLOT_TOKENS; part += blockDim.x / LANES) { // a warp for each slot
         u8 *slot = p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT;
         float largest = 0;
         for (int token = threadIdx.x % LANES; token < SLOT_TOKENS; token += LANES) {
@@ -315,12 +323,12 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Enco
 
 // ---- small blocks -----------------------------------------------------------------------------------------------------
 
-// A row that eight lanes have together: each 32 rotated on their own, codes a byte each in threads' order (the third bit is the plane's),
-// scales to the slot. Gives the largest scale.
+// Encodes a row of small blocks that eight lanes hold. Each 32 values are rotated separately. Codes are bytes in
+// the order of threads; the third bit belongs to the plane. Scales go to the slot. Returns the largest scale.
 __device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MINE], u8 *row, u8 *slot, int token, int lane) {
     transform_steps<4>(v, lane);
     float most = 0;
-    __syncwarp(); // codes take the place of values that other lanes have read
+    __syncwarp(); // codes overwrite values that other lanes have read
 #pragma unroll
     for (int block = 0; block < DIM / BLOCK_VALUES; block++) {
         float largest = 0;
@@ -333,7 +341,7 @@ __device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MIN
 #pragma unroll
         for (int i = 4 * block; i < 4 * block + 4; i++) {
             const float y = v[i] * inverse;
-            u32 code = 0; // counted so that what is no number takes the last
+            u32 code = 0; // counted so that NaN gets the last code
 #pragma unroll
             for (int k = 0; k < 7; k++) code += !(y < p.centroids[8 + k]);
             code = min(code, p.gain);
@@ -346,8 +354,8 @@ __device__ __forceinline__ float quantize_blocks(const Encode &p, float (&v)[MIN
     return most;
 }
 
-// Scales, and zeros, of a row's groups to its slot, codes to `row`; whether f16 holds them. `bounds`: the slot's largest scale, f16, and the
-// bits of what no coordinate reaches.
+// Writes scales, and zeros, of a row's groups to the slot, and codes to `row`; returns whether f16 holds them.
+// `bounds`: the slot's largest scale, f16, and the bits of a bound that no coordinate reaches.
 template <int SHAPE, bool OF_KEYS>
 __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, int token, u8 *row, u32 *bounds, int lane) {
     constexpr int EACH_GROUP = group_of(SHAPE) / ROW_LANES, LAST = (1 << code_bits(SHAPE)) - 1, LARGEST = LAST / 2;
@@ -359,7 +367,7 @@ __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, 
         float zero = 0, unit;
         u32 of_zero = 0;
         if (has_zeros(SHAPE)) {
-            // Of two zeros the one of the lower of sixteen lanes counts, whose sign f16 keeps.
+            // Of two zeros, the one of the lower of sixteen lanes counts, because f16 keeps its sign.
             float least[2] = {v[first], v[first + 1]}, most = fmaxf(v[first], v[first + 1]);
 #pragma unroll
             for (int i = first + 2; i < first + EACH_GROUP; i++) {
@@ -394,7 +402,7 @@ __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, 
         for (int i = first; i < first + EACH_GROUP; i += 2) {
             u32 two[2];
 #pragma unroll
-            for (int k = 0; k < 2; k++) { // so small that the quotient is wrong, it is 0 either way
+            for (int k = 0; k < 2; k++) { // where the quotient is wrong, it is so small that the code is 0 either way
                 const float x = has_zeros(SHAPE) ? v[i + k] - zero : v[i + k];
                 const float y = fminf(fmaxf(quotient(x, scale, inverse), has_zeros(SHAPE) ? 0 : -LARGEST), has_zeros(SHAPE) ? LAST : LARGEST);
                 two[k] = __float_as_uint(y + 12582912.0f) + (has_zeros(SHAPE) ? 0 : LARGEST + 1) & 0xFF;
@@ -402,7 +410,7 @@ __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, 
             codes[i / 2] = of_scale ? two[0] | two[1] << 8 : 0;
         }
     }
-    __syncwarp(); // codes take the place of values that other lanes have read
+    __syncwarp(); // codes overwrite values that other lanes have read
 #pragma unroll
     for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = (u16)codes[i / 2];
     if ((lane & 7) == 0) {
@@ -412,7 +420,7 @@ __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, 
     return holds;
 }
 
-// What slots say of fields that are there.
+// Reads bounds of fields that a slot already has.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Encode &p, const u32 *slots, const u32 (*bounds)[2]) {
     const int part = threadIdx.x;
     if (part >= p.page_tokens / SLOT_TOKENS) return;
@@ -429,14 +437,15 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Enco
 
 struct Centre {
     float balance[DIM], inverse[DIM], prefix[DIM];
-    float values[DIM];  // the mean, then what was stored of it; with the first round's signs, as the prefix
+    float values[DIM];  // the mean, then what was stored of it; with the first round's signs, like the prefix
     float row[DIM];
     float thresholds[31];
     short book[32], integers[DIM];
-    u32 norm;           // f16; beside integers their largest coordinate
+    u32 norm;           // f16; for integers, the largest coordinate
 };
 
-// A channel's mean in f16, as it stands beside integers. What it is to be without the first round's signs counts: a mean of 0 is +0.
+// Returns a channel's mean in f16, as stored with integers. The value without the first round's signs decides: a
+// mean of 0 is +0.
 __device__ __forceinline__ void store_mean(const Encode &p, Centre &centre, int c, float mean) {
     const u32 half = to_f16(mean), sign = mean == 0 ? 0 : (p.signs[c >> 5] >> (c & 31)) << 15 & 0x8000;
     if (!is_finite_f16(half)) refuse(p, true, 0);
@@ -444,7 +453,7 @@ __device__ __forceinline__ void store_mean(const Encode &p, Centre &centre, int 
     atomicMax(&centre.norm, half & 0x7FFF);
 }
 
-// A warp, whose four eights do the same.
+// Encodes a page's centre with one warp, whose four groups of eight lanes do the same.
 __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u32 signs, int lane) {
     float v[MINE], decoded[MINE];
     int codes[MINE];
@@ -480,10 +489,11 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
 
 // ---- trellis ----------------------------------------------------------------------------------------------------------
 
-// How a window's bits stand in a state and a new bit, the newest lowest.
+// How the bits of a window lie in a state and a new bit. The newest bit is the lowest.
 __device__ constexpr int window_of(int bits) { return (bits & 1) << 3 | (bits & 2) << 1 | (bits & 4) >> 1 | (bits & 8) >> 3; }
 
-// The squared distance to the nearest centroid of a window: that of the code chosen by thresholds, since rounding is monotone.
+// Returns the squared distance to the nearest centroid of a window. It equals that of the code chosen by
+// thresholds, because rounding is monotone.
 template <int SHAPE> __device__ __forceinline__ float distance(const Encode &p, float y, int window) {
     float least = fabsf(y - p.centroids[window]);
 #pragma unroll
@@ -491,7 +501,8 @@ template <int SHAPE> __device__ __forceinline__ float distance(const Encode &p, 
     return least * least;
 }
 
-// A thread's row: the best path, its codes in the place of the row's first bytes, and the norm to be stored.
+// Encodes a thread's row: finds the best path, writes its codes in place of the row's first bytes, and returns the
+// norm.
 template <int SHAPE>
 __device__ __forceinline__ float search(const Encode &p, float *z, float scale, float norm, u32 (*decisions)[SLOT_TOKENS],
                                         const float *centroids) {
@@ -579,9 +590,9 @@ __device__ __forceinline__ float search(const Encode &p, float *z, float scale, 
 template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const Encode &p) {
     constexpr bool TRELLIS = has_path(SHAPE), PATHS = TRELLIS && is_indexed(SHAPE), INTEGERS = is_int(SHAPE), IN_THREES = is_triplets(SHAPE), HAS_CENTRE = OF_KEYS && CENTRES;
     constexpr bool BLOCKS = is_blocks(SHAPE), CHUNKS = is_chunks(SHAPE), HALF_CENTRE = in_rows(SHAPE);
-    // Words of a row in shared memory: its values, and later its codes, a byte each. One more, so that a column is on all banks; eight, so
-    // that threes of four rows are.
-    constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads go on together
+    // Words of a row in shared memory: its values, later its codes, one byte each. One word more makes a column use
+    // all banks; eight more do that for threes of four rows.
+    constexpr int THREADS = encode_threads(SHAPE), ROWS = THREADS / ROW_LANES; // rows at once: a number that all threads continue with
     constexpr int STRIDE = IN_THREES || CHUNKS ? DIM + 8 : TRELLIS || HAS_CENTRE || BASE > 1 ? DIM + 1 : DIM / 4 + 1;
     extern __shared__ u32 memory[]; // [SLOT_TOKENS][STRIDE]
     __shared__ union {
@@ -591,7 +602,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         NormMemory norms;
     } work;
     __shared__ float norms[MOST_TOKENS], scales[TRELLIS ? SLOT_TOKENS : 1];
-    __shared__ float2 products[TRELLIS ? 1 : SLOT_TOKENS]; // of rows with what their codes stand for, and of these with themselves
+    __shared__ float2 products[TRELLIS ? 1 : SLOT_TOKENS]; // products of rows with their decoded codes, and of these with themselves
     __shared__ float centroids[TRELLIS ? 128 : 1];
     __shared__ Centre centre;
     __shared__ uint2 cells[TRELLIS ? 1 : 32];
@@ -604,10 +615,10 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     __shared__ u32 bounds[is_grouped(SHAPE) ? MOST_TOKENS / SLOT_TOKENS : 1][2];
     const int lane = threadIdx.x % LANES, parts = p.page_tokens / SLOT_TOKENS;
     const u32 signs = signs_of(p, lane);
-    const u32 stride = p.kv_heads * 2 * WHOLE; // of tokens
+    const u32 stride = p.kv_heads * 2 * WHOLE; // from token to token
     const u16 *rows = p.rows + (u64)blockIdx.x * p.page_tokens * stride + blockIdx.y * 2 * WHOLE + (OF_KEYS ? 0 : WHOLE);
 #if OF_HALF
-    // Which channels the half has: those whose balance is above 0, or the others, in their order.
+    // The channels of a half: those whose balance is above 0, or the others, in their order.
     __shared__ u16 channels_of[DIM];
     if (threadIdx.x < LANES) {
         const float *balance = p.front + blockIdx.y * 2 * WHOLE;
@@ -622,7 +633,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
     }
     __syncthreads();
 #endif
-    // What is in memory is asked for before anything is waited for: the first rows of each thread, too.
+    // Data in memory is requested before any waiting, the first rows of each thread too.
     auto fetch = [&](int token, u32 (&words)[MINE / 2]) {
 #if OF_HALF
         const u16 *row = rows + (u64)token * stride;
@@ -672,7 +683,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
             for (int i = 0; i < MINE; i++) {
                 const int c = mine(lane, i);
-                // With zeros the sign of a zero counts.
+                // With zeros, the sign of a zero counts.
                 v[i] = (has_zeros(KEYS) ? v[i] / centre.balance[c] : quotient(v[i], centre.balance[c], centre.inverse[c])) - centre.prefix[c];
             }
     };
@@ -775,12 +786,12 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 for (int s = 4; s; s /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, s));
                 const float unit = largest / LARGEST, scale = from_f16(to_f16(unit)), inverse = 1.0f / scale;
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
-                __syncwarp(); // codes take the place of values that other lanes have read
+                __syncwarp(); // codes overwrite values that other lanes have read
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) {
                     u32 two[2];
 #pragma unroll
-                    for (int k = 0; k < 2; k++) { // so small that the quotient is wrong, it is 0 either way
+                    for (int k = 0; k < 2; k++) { // where the quotient is wrong, it is so small that the code is 0 either way
                         const float y = fminf(fmaxf(quotient(v[i + k], scale, inverse), -LARGEST), LARGEST);
                         two[k] = __float_as_uint(y + 12582912.0f) + LARGEST + 1 & 0xFF;
                     }
@@ -804,7 +815,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                 }
                 const float correlation = dot(v, c), energy = dot(c, c);
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
-                __syncwarp(); // codes take the place of values that other lanes have read
+                __syncwarp(); // codes overwrite values that other lanes have read
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = codes[i / 2];
                 if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
@@ -827,7 +838,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
 #pragma unroll
                 for (int s = 4; s; s /= 2) energy += __shfl_xor_sync(~0u, energy, s);
                 u8 *row = reinterpret_cast<u8 *>(memory + r * STRIDE);
-                __syncwarp(); // codes take the place of values that other lanes have read
+                __syncwarp(); // codes overwrite values that other lanes have read
 #pragma unroll
                 for (int i = 0; i < MINE; i += 2) *reinterpret_cast<u16 *>(row + mine(lane, i)) = codes[i / 2];
                 if ((lane & 7) == 0) norms[token] = norm, products[r] = make_float2(correlation, energy);
@@ -839,7 +850,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             __syncthreads();
         }
         if ((BLOCKS || CHUNKS) && threadIdx.x < SLOT_TOKENS && !(norms[part * SLOT_TOKENS + threadIdx.x] <= 65504)) refuse(p, OF_KEYS, 1 + part * SLOT_TOKENS + threadIdx.x);
-        if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread a row
+        if (!BLOCKS && !CHUNKS && threadIdx.x < SLOT_TOKENS) { // a thread for each row
             const int r = threadIdx.x, token = part * SLOT_TOKENS + r;
             const float norm = norms[token];
             float found;
@@ -850,7 +861,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
             else found = stored_norm(p, norm, products[r].x / norm * p.unit, products[r].y * p.unit * p.unit);
             const u32 stored = !INTEGERS && norm < SMALLEST_NORM ? 0 : to_f16(found);
             if (!is_finite_f16(stored)) refuse(p, OF_KEYS, 1 + token);
-            if (IN_THREES && (stored & 0x7FFF) == 0) // of a negative zero as well
+            if (IN_THREES && (stored & 0x7FFF) == 0) // for negative zero too
                 for (int i = 0; i < FIELDS; i++) work.fields[r][i] = 0;
             else if (stored == 0 && !is_grouped(SHAPE))
                 for (int i = 0; i < DIM / 4; i++) memory[r * STRIDE + i] = 0;

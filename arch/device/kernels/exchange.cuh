@@ -1,28 +1,29 @@
-// Pages as the CPU writes them to slots and back, the same bytes. A block of threads a slot and head.
+// Copies pages between the CPU's format and slots, bit-exact. A block of threads takes a slot and head.
 
 struct Exchange {
-    u8 *pages;         // as the CPU has them, one after the other
-    u8 *pool;          // slots, each with its heads one after the other
-    const u32 *slots;  // of each page, page_tokens / 64 of them
-    const u16 *steps;  // [4][64]: what codes of norms stand for
-    const i16 *book;   // [32]: what codes of a centre stand for
+    u8 *pages;         // consecutive pages in the CPU's format
+    u8 *pool;          // slots, each with its consecutive heads
+    const u32 *slots;  // page_tokens / 64 of each page
+    const u16 *steps;  // [4][64]: what codes of norms decode to
+    const i16 *book;   // [32]: what codes of a centre decode to
     u64 page_bytes;
     u32 kv_heads, page_tokens;
 #if OUTLIERS
-    const uint4 *outliers; // of each slot its heads'
+    const uint4 *outliers; // of each slot's heads
 #endif
 };
 
-// What of a page one slot and head are.
+// The part of a page that one slot and head hold.
 struct Source {
     u8 *keys, *values, *centre, *key_norms, *value_norms, *header, *slot;
-    int part; // which 64 tokens of the page
+    int part; // selects 64 tokens of the page
 };
 
 #if COARSE_AT
 static_assert(COARSE_AT == fine::K_PART && OUTLIERS_AT == COARSE_AT + coarse::K_PART, "parts of a slot");
 
-// Calls `of_fine` and `of_coarse` with where each half is: in the slot, and as the CPU has it its rows, its norms and its centre.
+// Calls `of_fine` and `of_coarse` with the places of each half: in the slot, and its rows, norms and centre in the
+// CPU's format.
 template <class Fine, class Coarse> __device__ __forceinline__ void each_half(const Exchange &x, const Source &s, Fine of_fine, Coarse of_coarse) {
     constexpr int FINE = fine::row_bytes(fine::SHAPE), COARSE = coarse::row_bytes(coarse::SHAPE);
     u8 *rows = s.keys + (u64)x.page_tokens * FINE;
@@ -89,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
         }
     }
 #endif
-    __shared__ u32 bounds[4]; // of keys and values: the largest scale, and what no coordinate reaches
+    __shared__ u32 bounds[4]; // of keys and values: the largest scale, and a bound that no coordinate reaches
     if (is_grouped(KEYS) || is_grouped(VALUES)) {
         if (threadIdx.x < 4) bounds[threadIdx.x] = 0;
         __syncthreads();
@@ -100,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(128) upload(const __grid_constant__
     if (threadIdx.x == 0) {
         Tail tail = {};
 #if COARSE_AT
-        tail = *reinterpret_cast<const Tail *>(s.slot + TAIL); // this thread wrote what is the fine half's
+        tail = *reinterpret_cast<const Tail *>(s.slot + TAIL); // this thread wrote the fine half's part
 #else
         if (is_grouped(KEYS)) tail.key_largest = bounds[0], tail.key_octaves = octaves_of(bounds[1]);
         else if (is_blocks(KEYS)) tail.key_largest = largest_half(s.keys + BLOCK_BYTES - 2, BLOCK_BYTES, SLOT_TOKENS * fields_of(KEYS));

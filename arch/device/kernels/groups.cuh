@@ -1,21 +1,23 @@
-// Integers whose groups, or rows, have scales, and perhaps zeros, of their own: x = scale · integer + zero. Integers are signed here, the code
-// less half of all codes, so that an unsigned code's group has its scale times that half in its zero as well. Those of slices.cuh are
-// a power of two times that, and so is all that is added to them.
+// Integers with a scale, and possibly a zero, for each group or row: x = scale · integer + zero.
 //
-//   keys      product j is of coordinates 32 j to 32 j + 31, its halves of sixteen each, which no group is less than: a group's
-//             products are summed in integers, and groups in f32
-//   values    weights times the scales of a group are operands of its own; its zeros are summed with weights in f32
+// Integers are signed here: the code minus half of all codes. So a zero of unsigned codes also contains the scale
+// times that half. Integers of slices.cuh are larger by a power of two, and so are all terms that are added to
+// them.
+//
+//   keys      product j covers coordinates 32 j to 32 j + 31, in halves of sixteen. No group is smaller than a half.
+//             Products of a group are summed as integers, groups in f32.
+//   values    weights times the scales of a group are operands of their own; zeros are summed with weights in f32.
 
 constexpr int K_GROUP = group_of(KEYS), V_GROUP = group_of(VALUES);
 constexpr int K_GROUPS = DIM / K_GROUP, V_GROUPS = DIM / V_GROUP;
 constexpr int K_EACH = has_zeros(KEYS) ? 2 : 1, V_EACH = has_zeros(VALUES) ? 2 : 1; // fields of a group
-constexpr int V_SHARED = V_GROUP < 32 ? 2 : 1; // groups that 32 coordinates of a value are of
+constexpr int V_SHARED = V_GROUP < 32 ? 2 : 1; // groups that share 32 coordinates of a value
 constexpr float half_of_codes(int shape) { return has_zeros(shape) ? is_sliced(shape) ? 128 : 1 << (code_bits(shape) - 1) : 0; }
 
-// Nibbles, a byte each, less 8.
+// Expands nibbles to bytes, minus 8.
 __device__ __forceinline__ u32 less_eight(u32 nibbles) { return ((nibbles | 0x80808080u) - 0x08080808u) ^ 0x80808080u; }
 
-// A word of an operand: half h of product j of a thread's coordinates of a key.
+// Returns a word of an operand: half h of product j of a thread's coordinates of a key.
 __device__ __forceinline__ u32 key_half(const KeyWords &k, int j, int h) {
     return code_bits(KEYS) == 8 ? k.low[(2 * j + h) % CODE_WORDS] : less_eight(k.low[j] >> (4 * h) & 0x0F0F0F0F);
 }
@@ -25,7 +27,7 @@ template <int SHAPE> __device__ __forceinline__ auto key_integers(const u8 *slot
     else return load_key(slot, token, t);
 }
 
-// The same columns as below of integers with a scale a row.
+// Scores the same columns as below, for integers with one scale for a row.
 __device__ __forceinline__ float2 score_slices(const uint4 (&q)[PRODUCTS], const u8 *slot, int token, int t) {
     const KeySlices k(slot, token, t);
     int c[4] = {};
@@ -34,7 +36,8 @@ __device__ __forceinline__ float2 score_slices(const uint4 (&q)[PRODUCTS], const
     return make_float2((float)(c[0] * 256 + c[2]), (float)(c[1] * 256 + c[3]));
 }
 
-// Columns 2 t and 2 t + 1 of a tile of keys, which are `tokens` and the next, in the query's integers; `sums` are those of its groups.
+// Scores columns 2 t and 2 t + 1 of a tile of keys: `tokens` and the next, in the query's integers. `sums` are the
+// sums of the query's groups.
 __device__ __forceinline__ float2 score_groups(const uint4 (&q)[PRODUCTS], const u8 *slot, int token, int tokens, int t, const int *sums) {
     const auto k = key_integers<KEYS>(slot, token, t);
     auto halves = [&](int field) { return load<u32>(slot + K_STEPS + 2 * (field * SLOT_TOKENS + tokens)); };
@@ -57,7 +60,7 @@ __device__ __forceinline__ float2 score_groups(const uint4 (&q)[PRODUCTS], const
     return both;
 }
 
-// Eight tokens' halves of a field, as floats.
+// Returns one field of eight tokens as floats.
 __device__ __forceinline__ void load_field(float (&x)[8], const u8 *fields, int field, int token) {
     const uint4 four = load<uint4>(fields + 2 * (field * SLOT_TOKENS + token));
     const u32 words[4] = {four.x, four.y, four.z, four.w};
@@ -65,7 +68,8 @@ __device__ __forceinline__ void load_field(float (&x)[8], const u8 *fields, int 
     for (int i = 0; i < 8; i++) x[i] = from_f16(words[i >> 1] >> (16 * (i & 1)) & 0xFFFF);
 }
 
-// Four products of a tile's 32 tokens, as `add_values`; `weights` are a lane's eight tokens', `of_step` makes integers of them.
+// Adds four products of a tile of 32 tokens, as `add_values` does. `weights` belong to a lane's eight tokens;
+// `of_step` makes integers of them.
 __device__ __forceinline__ void add_groups(int (&c)[4][4], float (&zero)[V_SHARED], const float (&weights)[8], float of_step, const u8 *values,
                                            int tile, int group, int lane) {
     constexpr bool SLICED = is_sliced(VALUES);
@@ -84,13 +88,13 @@ __device__ __forceinline__ void add_groups(int (&c)[4][4], float (&zero)[V_SHARE
         u32 w[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            w[i] = __float_as_uint(fmaf(weights[i], of_step * scale[i], 8388608.0f)); // its low 16 bits are the integer
+            w[i] = __float_as_uint(fmaf(weights[i], of_step * scale[i], 8388608.0f)); // the low 16 bits are the integer
             if (has_zeros(VALUES)) zero[s] = fmaf(weights[i], fmaf(half_of_codes(VALUES), scale[i], zeros[i] * sliced_factor(VALUES)), zero[s]);
         }
         u32 bytes[4];
         four_bytes(bytes, w), four_bytes(bytes + 2, w + 4);
         const uint4 a = make_uint4(bytes[0], bytes[1], bytes[2], bytes[3]);
-        const u32 mine = V_SHARED == 1 || lane >> 4 == s ? ~0u : 0; // columns of the other group are nothing
+        const u32 mine = V_SHARED == 1 || lane >> 4 == s ? ~0u : 0; // columns of the other group are 0
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const u32 low = SLICED ? slice<BITS>(words, 2 * e) : BITS == 8 ? words[2 * e % BITS] : less_eight(words[e] & 0x0F0F0F0F);

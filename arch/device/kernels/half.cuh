@@ -1,6 +1,7 @@
-// One half of the channels of keys that are coded as two halves. Like the texts on keys before it, it stands once for each.
+// One half of the channels of keys that are coded as two halves. The host includes the sources on keys once for
+// each half, in the namespaces `fine` and `coarse`.
 
-// What a thread's part of a query, [PRODUCTS], and a page's centre give, in integers.
+// Returns the integer product of a thread's part of a query, [PRODUCTS], with a page's centre.
 __device__ __forceinline__ float score_centre(const uint4 *q, const u8 *slot, int lane) {
     const int g = lane >> 2, t = lane & 3;
     int c[4] = {};
@@ -13,7 +14,8 @@ __device__ __forceinline__ float score_centre(const uint4 *q, const u8 *slot, in
     return __shfl_sync(~0u, sum, lane & ~3) * from_f16(load<Tail>(slot + TAIL).centre);
 }
 
-// Scores of a thread's keys, columns 2 t and 2 t + 1, which are tokens `first` and the next; `unit` is that of a step of norms.
+// Adds scores of a thread's keys, columns 2 t and 2 t + 1, which are tokens `first` and the next. `unit` is the
+// unit of a step of norms.
 __device__ __forceinline__ float2 score_half(const uint4 *queries, const u8 *slot, int token, int first, int t, const Table &table, const u32 *entries,
                                              float unit) {
     uint4 q[PRODUCTS];
@@ -33,13 +35,13 @@ __device__ __forceinline__ float2 score_half(const uint4 *queries, const u8 *slo
     return make_float2(sum.x * (unit * (float)(steps & 0xFFFF)), sum.y * (unit * (float)(steps >> 16)));
 }
 
-// Coordinate c of a page's centre, in integers.
+// Returns coordinate c of a page's centre as an integer.
 __device__ __forceinline__ float centre_integer(const u8 *slot, int c) {
     const int at = K_CENTRE + centre_byte(c);
     return (float)((int)(i8)slot[at] * 16 + slot[at + K_WIDE]);
 }
 
-// What codes of a slot stand for: calls `each` with eight coordinates of a token from one on. All 128 threads.
+// Decodes a slot: calls `each` with eight coordinates of a token from a given one on. Called by all 128 threads.
 template <class Each> __device__ __forceinline__ void unfold_half(const u8 *slot, const float *centroids, const u32 *entries, Each each) {
     for (int item = threadIdx.x; item < 4 * SLOT_TOKENS; item += 128) {
         const int token = item >> 2, t = item & 3;
@@ -57,7 +59,7 @@ template <class Each> __device__ __forceinline__ void unfold_half(const u8 *slot
     }
 }
 
-// Rows, norms and centre as the CPU has them to a slot; `part`: which 64 tokens of the page.
+// Copies rows, norms and centre from the CPU's format to a slot. `part` selects 64 tokens of the page.
 __device__ __forceinline__ void upload_half(u8 *slot, const u8 *rows, const u8 *norms, const u8 *centre, const u16 *steps, const i16 *book, int part) {
     pack_keys(slot, [&](int token, int at) { return row_codes<KEYS>(rows + token * row_bytes(KEYS), at); });
     for (int token = threadIdx.x; token < SLOT_TOKENS; token += blockDim.x)
@@ -71,7 +73,7 @@ __device__ __forceinline__ void upload_half(u8 *slot, const u8 *rows, const u8 *
     tail.key_largest = half_at(norms), tail.key_octaves = norms[2], tail.centre = CENTRES ? half_at(centre) : 0;
 }
 
-// And back.
+// Copies them back to the CPU's format.
 __device__ __forceinline__ void download_half(const u8 *slot, u8 *rows, u8 *norms, u8 *centre, const u16 *all_steps, const i16 *book, int part) {
     for (int at = threadIdx.x; at < SLOT_TOKENS * row_bytes(KEYS); at += blockDim.x) {
         const int token = at / row_bytes(KEYS), plane = at % row_bytes(KEYS) - row_head(KEYS);

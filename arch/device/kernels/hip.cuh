@@ -1,7 +1,8 @@
-// What HIP's compiler is given before the other texts: CUDA's words for AMD's GPUs; portable.cuh has the rest in them. Warps are 32 lanes
-// here whatever the GPU's are: lanes of one are in one wave, and shuffles stay among them. All of it is in a namespace, so that
-// words of ROCm's own headers, which hipRTC puts before it, are others. (A compiler that has CUDA's words is left with the first line.)
-// It has never run on a GPU: ci/hip.sh compiles it.
+// CUDA's words for AMD GPUs. HIP's compiler gets this file before the other sources; portable.cuh builds on it.
+//
+// A warp has 32 lanes here on every GPU: its lanes are in one wave, and shuffles stay among them. A namespace
+// encloses all sources, so that their names differ from those of ROCm's headers, which hipRTC adds. A compiler that
+// knows CUDA's words needs only the first line. This has never run on an AMD GPU; ci/hip.sh compiles it.
 #define PORTABLE 1
 #ifdef __HIP__
 #undef __device__
@@ -61,7 +62,7 @@ __device__ __forceinline__ float fmaxf(float a, float b) { return __builtin_fmax
 __device__ __forceinline__ float sqrtf(float x) { return __builtin_sqrtf(x); }
 __device__ __forceinline__ float ceilf(float x) { return __builtin_ceilf(x); }
 __device__ __forceinline__ float exp2f(float x) { return __builtin_exp2f(x); }
-// To 10^-7, not to the last bits of what is small: of logits over their cap.
+// Accurate to 10^-7 absolutely, not to the last bits of small values. It is used for logits over their cap.
 __device__ __forceinline__ float tanhf(float x) { return 1 - 2 / (1 + exp2f(x * 2.885390081777927f)); }
 __device__ __forceinline__ float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 __device__ __forceinline__ float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -71,12 +72,12 @@ __device__ __forceinline__ float __int_as_float(int x) { return __builtin_bit_ca
 __device__ __forceinline__ float __fdividef(float a, float b) { return a / b; }
 __device__ __forceinline__ int __float2int_rn(float x) { return (int)__builtin_rintf(x); }
 __device__ __forceinline__ float from_f16(unsigned bits) { return (float)__builtin_bit_cast(_Float16, (unsigned short)bits); }
-__device__ __forceinline__ unsigned to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); } // to nearest, ties to even
+__device__ __forceinline__ unsigned to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); } // rounds to nearest, ties to even
 __device__ __forceinline__ int __popc(unsigned x) { return __builtin_popcount(x); }
 __device__ __forceinline__ unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
 }
-// c + Σ of four products of bytes.
+// Returns c plus the sum of four products of bytes.
 __device__ __forceinline__ int __dp4a(int a, int b, int c) {
 #if defined(__GFX11__) || defined(__GFX12__)
     return __builtin_amdgcn_sudot4(true, a, true, b, c, false);
@@ -92,7 +93,8 @@ __device__ __forceinline__ unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
     return c;
 }
 __device__ __forceinline__ float __saturatef(float x) { return fminf(fmaxf(x, 0), 1); }
-// Byte `selector` of eight, of each nibble; v_perm_b32 has a byte of selector each, and its first operand's bytes above the other's.
+// Selects bytes of eight: each nibble of the selector takes one. v_perm_b32 has a byte of selector for each, and
+// counts its first operand's bytes above the other's.
 __device__ __forceinline__ unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     selector &= 0x7777;
     selector = (selector | selector << 8) & 0x00FF00FF;
@@ -100,7 +102,7 @@ __device__ __forceinline__ unsigned __byte_perm(unsigned a, unsigned b, unsigned
 }
 
 __device__ __forceinline__ int wave_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)); }
-// What lane `from` of a lane's own 32 has.
+// Returns the value of lane `from` of the same 32 lanes.
 template <class T> __device__ __forceinline__ T __shfl_sync(unsigned, T x, int from) {
     static_assert(sizeof(T) == 4, "a register");
     const int lane = (wave_lane() & ~31) | (from & 31);

@@ -1,6 +1,10 @@
-// Codes that are looked up in shared memory, a coordinate at a time: its entry is that of its code, in a trellis of its code and the window of
-// its path. An entry is a centroid's low byte; of 5 to 8 bits without a path 2 bytes, centroid = 16 · high + low, low of four bits, with 8 bits of
-// nothing between: two products. Entries are copied as often as 8 KiB allow, up to once a lane, side by side: fewer lanes meet on a bank.
+// Codes that are looked up in shared memory, one coordinate at a time. A code selects an entry; in a trellis, code
+// and window of the path do.
+//
+// An entry is a centroid's low byte. Without a path, codes of 5 to 8 bits have entries of 12 bits in two products:
+//   bits 23 .. 16   high, signed        bits 3 .. 0   low        centroid = 16 · high + low
+// The entries are copied side by side as often as 8 KiB allow, at most once for each lane. Then fewer lanes meet on
+// a bank.
 template <int SHAPE> struct Entries {
     static constexpr int BITS = index_bits(SHAPE), HISTORY = history(SHAPE), WINDOW = has_path(SHAPE) ? HISTORY + 1 : 0;
     static constexpr bool TWO = is_indexed(SHAPE) && !has_path(SHAPE) && BITS > 4;
@@ -9,7 +13,8 @@ template <int SHAPE> struct Entries {
 };
 using KeyEntries = Entries<KEYS>;
 using ValueEntries = Entries<VALUES>;
-// In memory they follow each other: keys', values'. The same shape is the same codebook, which stands here once.
+// Entries of keys, then of values. If both sides have the same shape, they share the codebook, which is stored
+// once.
 #if COARSE_AT
 constexpr int VALUES_FROM = fine::KeyEntries::COUNT + coarse::KeyEntries::COUNT;
 #else
@@ -22,19 +27,20 @@ __device__ __forceinline__ void load_entries(u32 *to, const u32 *from, int threa
     for (int i = threadIdx.x; i < KeyEntries::WORDS; i += threads) to[i] = from[i / KeyEntries::COPIES];
     for (int i = threadIdx.x; i < ENTRY_WORDS - KeyEntries::WORDS; i += threads) to[KeyEntries::WORDS + i] = from[VALUES_FROM + i / ValueEntries::COPIES];
 }
-// A lane's copy.
+// Returns a lane's copy of an entry.
 __device__ __forceinline__ const u32 *key_entries(const u32 *all, int lane) { return all + lane % KeyEntries::COPIES; }
 __device__ __forceinline__ const u32 *value_entries(const u32 *all, int lane) {
     return all + (ONE_TABLE ? 0 : KeyEntries::WORDS) + lane % ValueEntries::COPIES;
 }
-// A centroid.
+// Returns a centroid.
 template <int SHAPE> __device__ __forceinline__ float entry_value(u32 entry) {
     return (float)(Entries<SHAPE>::TWO ? (int)(i8)(entry >> 16) * 16 + (int)(entry & 0xFF) : (int)(i8)entry);
 }
 
-// The words of a thread's coordinates of a key. All lanes of a warp make theirs together: a path goes on where the thread before ends.
+// The words of a thread's coordinates of a key. All lanes of a warp create theirs together, because a path
+// continues from the thread before.
 struct IndexedKey {
-    u32 codes[stream_words(K_STREAM)], path[BIT_WORDS + 1]; // of a path, from HISTORY bits before the first on
+    u32 codes[stream_words(K_STREAM)], path[BIT_WORDS + 1]; // path: from HISTORY bits before the first coordinate on
     __device__ __forceinline__ IndexedKey(const u8 *slot, int token, int t) {
         const int item = token * 4 + t;
         load_stream<K_STREAM, K_STREAMS>(codes, slot + K_LOW, item);
@@ -56,13 +62,13 @@ struct IndexedKey {
     }
 };
 
-// Four entries' low bytes, and their high ones.
+// Returns the low bytes of four entries, and their high bytes.
 __device__ __forceinline__ uint2 of_entries(u32 a, u32 b, u32 c, u32 d) {
     const u32 first = a | b << 8, second = c | d << 8;
     return make_uint2(prmt(first, second, 0x5410), prmt(first, second, 0x7632));
 }
 
-// Both products of a thread's keys, columns 2 t and 2 t + 1, with queries.
+// Adds both products of a thread's keys, columns 2 t and 2 t + 1, with queries.
 __device__ __forceinline__ float2 score_indexed(const uint4 (&q)[PRODUCTS], const u8 *slot, int token, int t, const u32 *entries) {
     const IndexedKey k(slot, token, t);
     int high[4] = {}, low[4] = {};
@@ -83,9 +89,9 @@ __device__ __forceinline__ float2 score_indexed(const uint4 (&q)[PRODUCTS], cons
     return make_float2(sum(0), sum(1));
 }
 
-// The words of an octet of values, eight tokens of four coordinates.
+// The words of an octet of values: eight tokens of four coordinates.
 struct IndexedValues {
-    u32 codes[stream_words(V_STREAM)], path[3]; // of these four coordinates, of the four before, of the four before those
+    u32 codes[stream_words(V_STREAM)], path[3]; // path: of these four coordinates, of the four before, and of the four before those
     __device__ __forceinline__ IndexedValues(const u8 *values, int tile, int group, int lane) {
         const int item = (tile * GROUPS + group) * LANES + lane;
         load_stream<V_STREAM, V_STREAMS>(codes, values + V_LOW, item);
@@ -95,7 +101,7 @@ struct IndexedValues {
             for (int back = 0; back < 3; back++) path[back] = group * LANES + lane >= 4 * back ? paths[item - 4 * back] : 0;
         }
     }
-    // Of coordinate e and token i.
+    // Returns the index of coordinate e and token i.
     __device__ __forceinline__ u32 index(int e, int i) const {
         const u32 code = code_at<index_bits(VALUES)>(codes, 8 * e + i);
         if constexpr (!has_path(VALUES)) return code;
@@ -104,7 +110,7 @@ struct IndexedValues {
     }
 };
 
-// Four products, as `add_values` has them: of entries' low bytes, and of their high ones.
+// Adds four products as `add_values` does: of entries' low bytes, and of their high bytes.
 __device__ __forceinline__ void add_indexed(int (&low)[4][4], int (&high)[4][4], uint4 weights, const u8 *values, int tile, int group, int lane,
                                             const u32 *entries) {
     const IndexedValues v(values, tile, group, lane);
@@ -123,7 +129,7 @@ __device__ __forceinline__ void add_indexed(int (&low)[4][4], int (&high)[4][4],
     }
 }
 
-// The code of coordinate d of a thread's of a key, with the window beside it.
+// Returns the code of coordinate d of a thread's key, with its window.
 template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k, int d) {
     constexpr int BITS = low_bits(SHAPE);
     u32 code = 0;
@@ -135,7 +141,7 @@ template <int SHAPE> __device__ __forceinline__ u32 key_index(const KeyWords &k,
     return is_trellis(SHAPE) ? code * 16 + (window_at(k, d) & 15) : code;
 }
 
-// The words of a thread's coordinates of a key, and the index of coordinate d.
+// Returns a thread's words of a key, and the index of coordinate d.
 template <int SHAPE> __device__ __forceinline__ auto key_words(const u8 *slot, int token, int t) {
     if constexpr (is_indexed(SHAPE)) return IndexedKey(slot, token, t);
     else return load_key(slot, token, t);

@@ -1,41 +1,51 @@
-// How a page lies on the GPU, and what every kernel shares. Compiled at run time with these numbers given:
+// How a page lies on the GPU, and definitions that all kernels share. The host compiles the sources at run time,
+// with these numbers defined:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
-//   KEYS        the shape of a key: codes of 4, 3 or 2 bits (4, 3, 2), or a trellis of 8 states with codes of 1, 2 or 3
-//               bits (11, 12, 13), or codes that are looked up in shared memory (streams.cuh): of 1 and 5 to 8 bits (1, 5 to 8), of so many that
-//               they have digits (60 of radix 3, 70 of radix 5, 1 for each bit that a code takes here: 62 to 74), and of other
-//               trellises (100 for each bit of a path that counts beside the newest, 50 where codes have digits of radix 3, 1 for
-//               each bit that a code takes here: 200 to 654); or integers of 2 to 8 bits with a scale a row (32 to 38), as VALUES has them; or integers with a scale, or a scale and a zero, for each group (102 to 168: see group_of); or triplets (20), of which TRIPLETS says the bits: 256 for each of ξ and
-//               of η, 16 for each of a radius, 1 for each of a coordinate that is left over on its own; or small blocks of 32 codes
-//               of 3 bits, each with a scale (43); or chunks of four values with a scale a row (50), of which TRIPLETS says 256 for each
-//               member, 16 for each bit of a radius, 1 for codes in mixed radix
-//   CENTRES     1: pages have a centre          OPTIONS 1: logits are capped or hidden; 2: biases are added
-//   OUTLIERS    1: some chunks of keys are exact, 2: of values, 3: of both; otherwise 0
-//   COARSE_AT   keys are two trellis codes of half the width, and the coarse one's part of a slot begins there; otherwise 0.
-//               KEY_BYTES: of both parts. compile.rs puts the texts on keys into the namespaces `fine` and `coarse` as well, with DIM
-//               and KEYS of a half, and OF_HALF 1: what is written for one row of keys is called twice
-//   SLOT_BYTES  of a whole slot, where an encoder has one half alone; WHOLE: channels of a whole key, HALF_AT: the first of these
+//   KEYS        the shape of keys; VALUES likewise. See the table below.
+//   TRIPLETS    of triplets: 256 for each bit of ξ and of η, 16 for each bit of a radius, 1 for each bit of a left-over
+//               coordinate; of chunks: 256 for each member, 16 for each bit of a radius, 1 for codes in mixed radix
+//   CENTRES     1: pages have a centre
+//   OPTIONS     1: logits are capped or hidden; 2: biases are added
+//   OUTLIERS    1: some chunks of keys are exact; 2: of values; 3: of both; otherwise 0
+//   COARSE_AT   keys are two trellis codes of half the width, and the coarse one's part of a slot starts here; otherwise 0
+//   KEY_BYTES   bytes of both parts. compile.rs then includes the sources on keys in the namespaces `fine` and `coarse` as
+//               well, with DIM and KEYS of a half and OF_HALF 1
+//   SLOT_BYTES  bytes of a whole slot, for an encoder of one half. WHOLE: channels of a whole key, HALF_AT: the half's first
 //
-// Of halves a slot begins with keys, centre, norms and tail of the fine one, whose tail and norms of values are the slot's; those of the coarse
-// one follow.
+//   shape       code
+//   4, 3, 2     codes of 4, 3 or 2 bits
+//   11, 12, 13  a trellis of 8 states with codes of 1, 2 or 3 bits
+//   1, 5 to 8   codes of 1 and 5 to 8 bits, looked up in shared memory (streams.cuh), as are the next two
+//   62 to 74    levels with digits: 60 for radix 3 or 70 for radix 5, plus the bits of a code here
+//   200 to 654  other trellises: 100 for each bit of a path in addition to the newest, 50 for digits of radix 3, plus the
+//               bits of a code here
+//   32 to 38    integers of 2 to 8 bits with a scale for each row
+//   102 to 168  integers with a scale, or a scale and a zero, for each group: see group_of
+//   20          triplets
+//   43          small blocks of 32 codes of 3 bits, each with a scale
+//   50          chunks of four values with a scale for each row
 //
-// A slot has 64 tokens of one head; a page of 128 or 256 tokens takes several. All that a warp needs at once lies together, and
-// 16 bytes are aligned. A row has WIDE coordinates there, the next multiple of 32; what stands behind the last is nobody's:
+// A slot has 64 tokens of one head. A page of 128 or 256 tokens takes several slots. Data that a warp needs
+// together lies together, aligned to 16 bytes. A row has WIDE coordinates here, the next multiple of 32; nothing
+// uses those beyond DIM:
 //
-//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits; or, of triplets and chunks,
-//             each thread's fields in words of its own
-//   centre    its integers' high bytes, then their low four bits, in the order of the query's bytes; beside keys with norms in their rows f16, in the keys'
-//             own basis
-//   norms     64 u16 of the keys, 64 of the values: the steps that the page's codes of 6 bits stand for; of integers, chunks
-//             and codes of more than 4.5 bits f16; of small blocks f16, 64 of the first of each row, then 64 of the second. Integers with
-//             groups: 64 f16 for each field of a row, [scale, zero][group] as they follow each other there; those of values stand behind
-//             their planes
-//   tail      what else the page says: see Tail; with OUTLIERS where its exact chunks are
+//   keys      planes of rows: 64 x path bits, 64 x low bits of codes, 64 x high bits of codes of 3 bits. Triplets and
+//             chunks: each thread's fields in words of its own
+//   centre    the high bytes of its integers, then their low four bits, in the order of the query's bytes. With norms in
+//             the keys' rows: f16, in the keys' own basis
+//   norms     64 u16 of keys, 64 of values: the steps that the page's codes of 6 bits decode to. Integers, chunks and codes
+//             of more than 4.5 bits: f16. Small blocks: 64 f16 of each row's first block, then 64 of its second, and so on.
+//             Groups: 64 f16 for each field of a row, [scale, zero][group]; those of values lie after their planes
+//   tail      the rest of the page: see Tail. With OUTLIERS: where its exact chunks are
 //   values    planes by octets of tokens, below
 //
-// Nothing of a page is lost: `download` writes the bytes that `upload` has read.
+// With halves, a slot starts with keys, centre, norms and tail of the fine half; norms of values and tail are the
+// slot's. Those of the coarse half follow.
 //
-// Values: the octets of a tile of 32 tokens, 4 coordinates a word: word (tile, coordinate / 32, lane) is of coordinates
-// 4 g + e (e < 4) of these 32 and of tokens 8 t + i (i < 8) of the tile, where lane = 4 g + t.
+// A slot contains all of a page: `download` writes the bytes that `upload` has read.
+//
+// Values: octets of a tile of 32 tokens, with 4 coordinates in a word. Words are [tile][coordinate / 32][lane]. Lane
+// 4 g + t covers coordinates 4 g + e (e < 4) of these 32, and tokens 8 t + i (i < 8) of the tile.
 //   1 bit     u32, bit e of nibble i
 //   2 bits    two u32, word e / 2, bits 2 (e % 2) and up of nibble i
 //   4 bits    four u32, word e, nibble i; of integers nibble 2 (i % 4) + i / 4
@@ -53,36 +63,38 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #ifndef OF_HALF
 #define OF_HALF 0
 #endif
-#ifndef VALUE_STEPS // bytes of the norms of values behind those of keys
+#ifndef VALUE_STEPS // bytes of the norms of values after those of keys
 #define VALUE_STEPS (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS)
 #endif
 constexpr int SHAPE = KEYS;
 constexpr bool is_triplets(int shape) { return shape == 20; }
 constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
-// Groups of 16, 32 and 64: 100, 110, 120 more than the bits of a code; with zeros 130, 140, 150, and 160 where all of a row is one.
+// Groups of 16, 32 and 64 add 100, 110 and 120 to the bits of a code; with zeros 130, 140 and 150. A whole row with
+// a zero adds 160.
 constexpr bool is_grouped(int shape) { return shape > 100 && shape < 200; }
 constexpr bool has_zeros(int shape) { return shape > 130 && shape < 200; }
 constexpr bool is_int(int shape) { return (shape > 30 && shape < 40) || is_grouped(shape); }
 constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
 constexpr bool is_sliced(int shape) { return is_int(shape) && shape % 10 != 4 && !is_byte(shape); } // integers of other bits than 4 and 8
 constexpr bool is_blocks(int shape) { return shape == 43; }
-constexpr float BLOCK_SCALE = 0.17677669f; // of a block of 32 values: 1/√32
+constexpr float BLOCK_SCALE = 0.17677669f; // for blocks of 32 values: 1/√32
 constexpr bool is_chunks(int shape) { return shape == 50; }
 constexpr int group_of(int shape) { return is_grouped(shape) && shape < 160 ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
-// Of a row, each 16 bits.
+// Fields of a row, 16 bits each.
 constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
 constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
-// What digits of codes count to; 1: there are none.
+// The radix of digits of codes; 1 without digits.
 constexpr int radix(int shape) {
     return shape > 70 && shape < 80 ? 5 : (shape > 60 && shape < 70) || (shape >= 200 && shape % 100 >= 50) ? 3 : 1;
 }
 constexpr bool is_indexed(int shape) { return shape == 1 || (shape >= 5 && shape <= 8) || (shape > 60 && shape < 80) || shape >= 200; }
-constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes that registers are looked up with
-constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of the others
+constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes with look-ups in registers
+constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of codes with look-ups in shared memory
 constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
-// Whether scales, or norms of all codes of more than 4.5 bits, lie in rows, f16, and a centre is f16 in the keys' own basis.
+// Whether rows contain f16 scales or norms, and a centre is f16 in the keys' own basis. Codes of more than 4.5 bits
+// contain norms.
 constexpr bool is_coded_in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= (history(shape) > 0 ? 4 : 5); }
-// Beside the other half, norms of every code lie together.
+// Keys of two halves have all norms together.
 constexpr bool in_rows(int shape) { return !OF_HALF && is_coded_in_rows(shape); }
 constexpr bool has_path(int shape) { return is_trellis(shape) || history(shape) > 0; }
 constexpr int path_bytes(int shape) { return has_path(shape) ? DIM / 8 : 0; }
@@ -91,7 +103,7 @@ constexpr int bits_for(int count) { return count > 1 ? 1 + bits_for((count + 1) 
 constexpr int raised(int number, int power) { return power > 0 ? number * raised(number, power - 1) : 1; }
 constexpr int trailing_zeros(int number) { return number % 2 ? 0 : 1 + trailing_zeros(number / 2); }
 
-// Of codes of a row as the CPU has it: low bits as they are; digits of a group, its bits, and those of all groups, of which the last may be short.
+// Codes of a CPU row: low bits, digits of a group, bits of a group, and bits of all groups. The last group may be short.
 constexpr int raw_bits(int shape) { return index_bits(shape) - bits_for(radix(shape)); }
 constexpr int each_digits(int shape) { return radix(shape) == 5 ? 3 : 5; }
 constexpr int group_bits(int shape) { return bits_for(raised(radix(shape), each_digits(shape))); }
@@ -99,32 +111,34 @@ constexpr int digit_bits(int shape) { return DIM / each_digits(shape) * group_bi
 
 constexpr int TRIPLET_BITS = is_triplets(KEYS) ? TRIPLETS : 0;
 constexpr int DIRECTION_BITS = TRIPLET_BITS >> 8, RADIUS_BITS = TRIPLET_BITS >> 4 & 15, REST_BITS = TRIPLET_BITS & 15;
-// Of chunks: members; bits of a radius; of the CPU's row, bits of a code in the raw plane, where the planes of digits and of radii begin.
+// Chunks: members, and bits of a radius. In the CPU's row: bits of a code in the raw plane, and where the planes of
+// digits and of radii begin.
 constexpr int SET_MEMBERS = is_chunks(KEYS) ? TRIPLETS >> 8 : 1, CHUNK_RADIUS = is_chunks(KEYS) ? TRIPLETS >> 4 & 15 : 1;
 constexpr bool RADIX = is_chunks(KEYS) && TRIPLETS & 1;
 constexpr int RAW_BITS = RADIX ? trailing_zeros(24 * SET_MEMBERS) : bits_for(24 * SET_MEMBERS);
 constexpr int DIGITS_AT = 2 + (DIM / 4 * RAW_BITS + 7) / 8, RADII_AT = DIGITS_AT + (RADIX ? (DIM / 2 + 4) / 5 : 0);
-// A chunk on the GPU: its direction's bits, then those of a radius with a sign.
+// A chunk on the GPU: the bits of its direction, then those of a radius with a sign.
 constexpr int DIRECTION_FIELD = bits_for(12 * SET_MEMBERS);
 
 constexpr int FIELD_BITS = is_chunks(KEYS) ? DIRECTION_FIELD + CHUNK_RADIUS + 1 : is_triplets(KEYS) ? 2 * DIRECTION_BITS + RADIUS_BITS : 1;
 constexpr int FIELD_VALUES = is_chunks(KEYS) ? 4 : 3;
-constexpr int FIELDS = (DIM + FIELD_VALUES - 1) / FIELD_VALUES, EACH_FIELDS = (FIELDS + 3) / 4; // of a row, of a thread of four
+constexpr int FIELDS = (DIM + FIELD_VALUES - 1) / FIELD_VALUES, EACH_FIELDS = (FIELDS + 3) / 4; // of a row; of one of four threads
 constexpr int FIELD_WORDS = is_fields(KEYS) ? (EACH_FIELDS * FIELD_BITS + 31) / 32 : 1;
 
 constexpr int WIDE = (DIM + 31) / 32 * 32;
-// Matrix products a key; of fields four bytes each, of triplets the last of them for nothing.
+// Matrix products of a key. A field is four bytes; the last byte of a triplet is unused.
 constexpr int PRODUCTS = is_fields(KEYS) ? (EACH_FIELDS + 1) / 2 : WIDE / 32;
-constexpr int EACH = 8 * PRODUCTS;   // coordinates of a key that a thread of four holds
+constexpr int EACH = 8 * PRODUCTS;   // coordinates of a key that one of four threads holds
 constexpr int K_WIDE = 4 * EACH;
-constexpr int BIT_WORDS = (EACH + 31) / 32; // of a bit for each of these
+constexpr int BIT_WORDS = (EACH + 31) / 32; // of one bit for each coordinate
 constexpr int CODE_WORDS = EACH / (code_bits(KEYS) == 8 ? 4 : 8); // of their codes at most
-constexpr int GROUPS = WIDE / 32;    // groups of 32 coordinates of a value
+constexpr int GROUPS = WIDE / 32;    // of 32 coordinates of a value
 
-// Of small blocks as the CPU has them: values, bytes; bytes of the low bits of codes, before their high ones and the scale.
+// Small blocks on the CPU: values, bytes, and bytes of the low bits of codes, which come before the high bits and
+// the scale.
 constexpr int BLOCK_VALUES = 32, BLOCK_BYTES = 14, BLOCK_LOW = 8;
 
-// Of a row as the CPU has it: what is before its codes; all of it.
+// A CPU row: the bytes before its codes, and all bytes.
 constexpr int row_head(int shape) { return (in_rows(shape) && !is_blocks(shape) ? 2 * fields_of(shape) : 0) + path_bytes(shape); }
 constexpr int row_bytes(int shape) {
     if (is_chunks(shape)) return RADII_AT + (DIM / 4 * CHUNK_RADIUS + 7) / 8;
@@ -132,12 +146,12 @@ constexpr int row_bytes(int shape) {
     if (is_triplets(shape)) return (FIELDS * FIELD_BITS + 7) / 8;
     return row_head(shape) + DIM * (code_bits(shape) + raw_bits(shape)) / 8 + (digit_bits(shape) + 7) / 8;
 }
-// The last thread of a row's fields has what pads its stream.
+// The last thread of a row's fields also has the padding of the stream.
 static_assert(!is_triplets(KEYS) || 8 * row_bytes(KEYS) - 3 * EACH_FIELDS * FIELD_BITS <= 32 * FIELD_WORDS, "a row's last bits");
-// Codes of 3 bits are planes of 2 and of 1; the others one plane; slices have an order of their own.
+// Codes of 3 bits have planes of 2 bits and of 1. Other codes have one plane; slices have their own order.
 constexpr int low_bits(int shape) { return is_sliced(shape) ? 0 : code_bits(shape) == 3 ? 2 : code_bits(shape); }
 
-// Bytes of a slot's planes of so many bits a coordinate.
+// Bytes of a slot's planes with `bits` bits for each coordinate.
 constexpr int planes(int bits) { return SLOT_TOKENS * WIDE / 8 * bits; }
 constexpr int K_LOW = planes(has_path(KEYS));
 constexpr int K_HIGH = K_LOW + planes(low_bits(KEYS));
@@ -163,21 +177,21 @@ constexpr int SLOT = (K_PART + V_PART + 31) / 32 * 32;
 
 struct Tail {
     u16 key_largest; // f16; of rows with norms of their own the largest
-    u8 key_octaves, value_octaves; // of integers with groups the exponent of a power of two, + 127, that no coordinate reaches
-    u16 value_largest, centre; // f16; the centre's norm, of f16 its largest coordinate
+    u8 key_octaves, value_octaves; // for groups: exponent + 127 of a power of two that no coordinate reaches
+    u16 value_largest, centre; // f16; the centre's norm, or the largest coordinate of a centre in f16
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
-// A slot's exact chunks: see outliers.cuh.
+// Where a slot's exact chunks are: see outliers.cuh.
 struct Outliers {
     const u32 *records;
-    u16 keys, values;               // how many
+    u16 keys, values;               // their number
     u16 key_largest, value_largest; // f16, in magnitude
 };
 static_assert(sizeof(Outliers) == 16, "behind the tail");
 
-// Which of a key's coordinates in the order of threads' own, EACH of each, coordinate c is: of small blocks, each of which is a product
-// of its own, a thread has eight. And back.
+// Returns where coordinate c of a key is in the order of the threads, which hold EACH coordinates each. A small
+// block is a product of its own, and each thread holds eight of its coordinates. `coordinate` is the inverse.
 __device__ __forceinline__ int own_order(int c) {
     if (!is_blocks(KEYS)) return c;
     const int product = c / 32, nibble = c & 7;
@@ -190,7 +204,7 @@ __device__ __forceinline__ int coordinate(int at) {
     return (2 * (d >> 4) + (d & 1)) * 32 + 8 * thread + ((d & 15) >> 1);
 }
 
-// Where coordinate c of a key stands among operands: which thread's of four, its matrix product, half, byte.
+// Returns where coordinate c of a key is among operands: which of four threads, matrix product, half and byte.
 __device__ __forceinline__ void place(int c, int &thread, int &product, int &half, int &byte) {
     if (is_fields(KEYS)) {
         const int field = c / FIELD_VALUES % EACH_FIELDS;
@@ -215,9 +229,11 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     }
 }
 
-// Where the single bit of a code lies among those of a thread's coordinates: codes of 3 bits as selectors of nibbles want it,
-// four products a word, and 16 bits of two that are left over; codes of 1 bit as selectors of pairs, two products to 16 bits; of one
-// product that is left over by bytes: see `spread`. Beside windows of a path they are in the order of coordinates.
+// Returns where the single bit of a code lies among the bits of a thread's coordinates:
+//   codes of 3 bits   in the order of selector nibbles, four products in a word; two products left over take 16 bits
+//   codes of 1 bit    in the order of selector pairs, two products in 16 bits
+//   one last product  by bytes: see `spread`
+//   with path windows in the order of coordinates
 __device__ __forceinline__ int single_bit(int d) {
     int thread, product, half, byte;
     place(coordinate(d), thread, product, half, byte);
@@ -227,7 +243,8 @@ __device__ __forceinline__ int single_bit(int d) {
     const int nibble = 4 * half + byte, four = product & ~3;
     return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
 }
-// Integers with groups: the word with the codes of coordinate c and the three beside it, those of 4 bits in the nibbles from `shift` on.
+// Integers with groups: returns the word with the codes of coordinate c and the next three. Codes of 4 bits are in
+// the nibbles from `shift` on.
 __device__ __forceinline__ const u8 *group_word(const u8 *slot, int token, int c, int &shift) {
     constexpr int BITS = code_bits(KEYS);
     const int half = c >> 4 & 1;
@@ -240,9 +257,10 @@ __device__ __forceinline__ int centre_byte(int c) {
     return thread * EACH + 8 * product + 4 * half + byte;
 }
 
-// H = Sylvester's matrix ⊗ one of order BASE: 1, or Paley's first construction of order 12 and 20, as arch/vectors/hadamard.rs has it.
+// H = Sylvester's matrix ⊗ a matrix of order BASE: 1, or Paley's first construction of order 12 and 20, as in
+// arch/vectors/hadamard.rs.
 constexpr int BASE = DIM % 5 == 0 ? 20 : DIM % 3 == 0 ? 12 : 1;
-// Bit c of row r where the matrix has -1.
+// Bit c of row r is set where the matrix has -1.
 struct Signs {
     u32 rows[BASE], columns[BASE];
 };
@@ -269,21 +287,21 @@ constexpr float INVERSE_SQRT = DIM == 32    ? 0.17677669529663687f
                                : DIM == 192 ? 0.07216878364870322981f
                                             : 0.0625f;
 
-// Where a slot has a field of a token, f16 or steps of norms.
+// Returns where a slot has a field of a token: f16, or steps of norms.
 __device__ __forceinline__ u16 *key_field(u8 *slot, int field, int token) { return reinterpret_cast<u16 *>(slot + K_STEPS) + field * SLOT_TOKENS + token; }
 __device__ __forceinline__ u16 *value_field(u8 *slot, int field, int token) {
     return reinterpret_cast<u16 *>(slot + (is_grouped(VALUES) ? K_PART + V_FIELDS : V_STEPS)) + field * SLOT_TOKENS + token;
 }
-// What a group of such fields does not reach.
+// Returns a bound that no integer of a group with these fields reaches.
 template <int SHAPE> __device__ __forceinline__ float bound_of(float scale, float zero) {
     return scale * (1 << (has_zeros(SHAPE) ? code_bits(SHAPE) : code_bits(SHAPE) - 1)) + (zero < 0 ? -zero : zero);
 }
-// Such a bound as a tail has it, and back, no less.
+// Rounds such a bound up to the exponent in a tail.
 __device__ __forceinline__ u8 octaves_of(u32 float_bits) { return (u8)min(255u, (float_bits >> 23) + 1); }
 
 template <class T> __device__ __forceinline__ T load(const u8 *bytes) { return *reinterpret_cast<const T *>(bytes); }
 
-// So many bytes, in the largest pieces that both they and their place are multiples of.
+// The size of the largest pieces that divide BYTES.
 template <int BYTES> struct Piece {
     static constexpr int SIZE = BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : BYTES % 4 == 0 ? 4 : BYTES % 2 == 0 ? 2 : 1;
 };

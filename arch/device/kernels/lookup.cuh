@@ -1,20 +1,21 @@
-// From codes to operands of matrix products.
+// Turns codes into operands of matrix products.
 //
-// Of operands and sums, lane = 4 g + t has what nvidia.cuh says. The order of the 32 bytes of a product is free as long as both sides
-// agree, so nothing is ever shuffled for it.
+// nvidia.cuh says which operands and sums lane 4 g + t holds. The 32 bytes of a product may have any order that
+// both sides share, so no code needs a shuffle.
 
-// The bits of a where mask, else of b.
+// Returns the bits of a where `mask` is set, else those of b.
 __device__ __forceinline__ u32 pick(u32 a, u32 b, u32 mask) { return (a & mask) | (b & ~mask); }
 
-// Codes alone: every lane has all of a table. Trellis: lane l the centroids of a window, by the highest bit of a code of 3 bits; for
-// codes of 1 bit those of two coordinates that follow each other; for codes of 2 bits `second` are those of the next coordinate.
+// Tables in registers. For plain codes, every lane holds the whole table. For a trellis, lane l holds the centroids
+// of a window, by the highest bit of a code of 3 bits. For codes of 1 bit, it holds those of two consecutive
+// coordinates. For codes of 2 bits, `second` holds those of the next coordinate.
 struct Table {
     u32 words[4], row, second;
 };
 template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words)[32], int lane, u32 zero) {
     Table t;
-    // As long as the compiler sees that all lanes have the same, it keeps them in uniform registers and copies them at each use: 140
-    // instructions a page. `zero` is one that it does not see.
+    // If the compiler sees that all lanes hold the same value, it keeps it in uniform registers and copies it at
+    // each use: 140 instructions a page. It does not know that `zero` is 0.
     for (int i = 0; i < 4; i++) t.words[i] = words[i] + (lane & zero);
     t.row = words[lane], t.second = words[lane >> 1];
     return t;
@@ -22,18 +23,22 @@ template <int SHAPE> __device__ __forceinline__ Table table_of(const u32 (&words
 
 __device__ __forceinline__ u32 row_of(const Table &t, u32 window) { return __shfl_sync(~0u, t.row, (int)window); }
 
-// Of a float that is 2^23 and an integer: see `shifted`.
+// Operates on a float that is 2^23 plus an integer: see `shifted`.
 constexpr u32 SHIFTED = 0x4B000000;
 
-// One byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even ones, 4 to 7 in the odd ones.
+// Takes one byte of each of four rows, by the nibbles of a selector: 0 to 3 in the even nibbles, 4 to 7 in the odd
+// ones.
 __device__ __forceinline__ u32 of_rows(u32 r0, u32 r1, u32 r2, u32 r3, u32 selector) {
     return prmt(prmt(r0, r1, selector), prmt(r2, r3, selector), 0x7610);
 }
 constexpr u32 ODD = 0x40404040;
 
-// Codes of 4 bits have centroids ±, and a byte permutation sees eight bytes: the negative ones less 1, whose sign is the -1 of the
-// others, and the positive ones, zeros elsewhere, are two operands that add up to centroids less 1. The sum of what they are multiplied
-// with makes up for it. A code's complement is that of the opposite centroid.
+// Codes of 4 bits have antisymmetric centroids, but a byte permutation sees only eight bytes. So there are two
+// operands:
+//   negative    the negative centroids minus 1; the sign is the -1 of the other codes
+//   positive    the positive centroids, and zeros elsewhere
+// They add up to centroids minus 1. The sum of the other factor compensates for the 1. The complement of a code is
+// the code of the opposite centroid.
 struct Halves {
     u32 n0, n1, p0, p1;
     __device__ __forceinline__ Halves(u32 w, const Table &t) {
@@ -50,13 +55,13 @@ struct KeyWords {
     float path[(EACH + 15) / 16]; // bits 16 i to 16 i + 18
 };
 
-// A byte of bits (2 byte + half) to bits 4 byte + half: a single product's bits as those of two lie.
+// Moves a byte of bits from order 2 byte + half to 4 byte + half: from the order of one product to that of two.
 __device__ __forceinline__ u32 spread(u32 bits) {
     bits = (bits | bits << 4) & 0x0F0F;
     return (bits | bits << 2) & 0x3333;
 }
-// The bits of product j for selectors: of codes of 3 bits, of the even nibbles' and the odd ones' operand in one word or, where one
-// product is left over, by halves; of codes of 1 bit as pairs.
+// Returns the bits of product j for selectors. Codes of 3 bits have the operands of even and of odd nibbles in one
+// word; a single last product has them by halves. Codes of 1 bit come as pairs.
 __device__ __forceinline__ u32 single_bits(const KeyWords &k, int j) {
     const u32 word = k.single[j >> 2];
     if (PRODUCTS % 2 && j == PRODUCTS - 1) return spread(word >> (8 * (j & 3)) & 0xFF);
@@ -64,7 +69,7 @@ __device__ __forceinline__ u32 single_bits(const KeyWords &k, int j) {
     return ((j & ~3) + 4 > PRODUCTS ? (word & 0xFFFF) | word << 14 : word) >> (j & 3);
 }
 
-// All lanes of a warp together: a path goes on where the thread before ends.
+// Called by all lanes of a warp together, because a path continues from the thread before.
 __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
     KeyWords k;
     const int item = token * 4 + t;
@@ -85,10 +90,10 @@ __device__ __forceinline__ KeyWords load_key(const u8 *slot, int token, int t) {
     return k;
 }
 
-// Bits d and up of a path: four count, and a fifth where d is even.
+// Returns bits d and up of a path. Four count, and a fifth if d is even.
 __device__ __forceinline__ u32 window_at(const KeyWords &k, int d) { return shifted(k.path[d >> 4], d & 15); }
 
-// Selectors of product j's bytes, of codes of 2 and 3 bits: of the first four and of the others.
+// Returns selectors of product j's bytes, for codes of 2 and 3 bits: of the first four, and of the others.
 __device__ __forceinline__ uint2 selectors(const KeyWords &k, int j) {
     const bool alone = PRODUCTS % 2 && j == PRODUCTS - 1;
     u32 s = (alone ? k.low[j >> 1] : k.low[j >> 1] >> (2 * (j & 1))) & 0x33333333u;
@@ -101,13 +106,13 @@ __device__ __forceinline__ uint2 selectors(const KeyWords &k, int j) {
     return make_uint2(s, other);
 }
 
-// Product j of a key with the queries.
+// Adds product j of a key with the queries.
 __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
     if (KEYS == 4) {
         const Halves h(k.low[j], t);
         product_s8(c, q, h.n0, h.n1);
         product_s8(c, q, h.p0, h.p1);
-    } else if (KEYS == 34) { // their codes: the sum of what they are multiplied with makes up for it
+    } else if (KEYS == 34) { // codes instead of integers: the sum of the other factor compensates
         product_s8_u8(c, q, k.low[j] & 0x0F0F0F0F, k.low[j] >> 4 & 0x0F0F0F0F);
     } else if (KEYS == 38) {
         product_s8(c, q, k.low[2 * j % CODE_WORDS], k.low[(2 * j + 1) % CODE_WORDS]);
@@ -123,7 +128,7 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
     } else {
         u32 r[8];
         if (KEYS == 12) {
-            for (int i = 0; i < 8; i += 2) { // a window and the next are five bits
+            for (int i = 0; i < 8; i += 2) { // a window and the next take five bits
                 const u32 w = window_at(k, 8 * j + i);
                 r[i] = row_of(t, w), r[i + 1] = __shfl_sync(~0u, t.second, (int)w);
             }
@@ -142,13 +147,13 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
 
 // ---- keys of triplets -------------------------------------------------------------------------------------------------
 
-// What fields stand for: directions of a length of 127, a byte each of three; radii, and coordinates left over, in integers of
-// 16 bits, 256 times.
+// What fields decode to. Directions have a length of 127, in three bytes. Radii and left-over coordinates are
+// integers of 16 bits, times 256.
 struct Triplets {
     u32 directions[1 << 2 * DIRECTION_BITS], radii[1 << RADIUS_BITS], rest[1 << REST_BITS];
 };
 
-// Field d of a thread, and what follows it.
+// Returns field d of a thread, and the bits after it.
 __device__ __forceinline__ u32 field_at(const u32 (&words)[FIELD_WORDS], int d) {
     const int bit = d * FIELD_BITS;
     u32 field = words[bit >> 5] >> (bit & 31);
@@ -156,7 +161,8 @@ __device__ __forceinline__ u32 field_at(const u32 (&words)[FIELD_WORDS], int d) 
     return field;
 }
 
-// Integers of 16 bits, 256 times, of triplet d of a thread; `last`: it is the thread that has the coordinates left over.
+// Returns triplet d of a thread as integers of 16 bits, times 256. `last`: this thread has the left-over
+// coordinates.
 __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
     constexpr int OWN = 2 * DIRECTION_BITS;
     const u32 field = field_at(words, d) & ((1u << FIELD_BITS) - 1);
@@ -168,14 +174,14 @@ __device__ __forceinline__ void triplet(int (&x)[3], const u32 (&words)[FIELD_WO
 }
 __device__ __forceinline__ bool has_rest(int t) { return t == (FIELDS - 1) / EACH_FIELDS; }
 
-// High and low bytes of field d of a thread.
+// Returns the high and low bytes of field d of a thread.
 __device__ __forceinline__ uint2 field_bytes(const u32 (&words)[FIELD_WORDS], int d, bool last, const Triplets &of) {
     int x[3];
     triplet(x, words, d, last, of);
     return make_uint2(prmt(prmt(x[0], x[1], 0x0062), x[2], 0x0610), prmt(prmt(x[0], x[1], 0x0051), x[2], 0x0510));
 }
 
-// Both products of a thread's keys, columns 2 t and 2 t + 1, with queries: high bytes, whose sign counts, and low ones.
+// Adds both products of a thread's keys, columns 2 t and 2 t + 1, with queries: signed high bytes, then low bytes.
 template <class Queries, class Fields>
 __device__ __forceinline__ float2 score_fields(Queries queries, const u8 *slot, int token, int t, const Fields &of) {
     u32 words[FIELD_WORDS];
@@ -200,7 +206,7 @@ __device__ __forceinline__ float2 score_fields(Queries queries, const u8 *slot, 
     return make_float2(sum(0), sum(1));
 }
 
-// Four weights, whose integers are the low 16 bits of words, as operands: high bytes, and low ones.
+// Returns four weights as operands: high bytes and low bytes. Their integers are the low 16 bits of words.
 __device__ __forceinline__ void four_bytes(u32 *a, const u32 *w) {
     const u32 low = prmt(w[0], w[1], 0x5140), high = prmt(w[2], w[3], 0x5140);
     a[0] = prmt(low, high, 0x7632), a[1] = prmt(low, high, 0x5410);
@@ -208,7 +214,7 @@ __device__ __forceinline__ void four_bytes(u32 *a, const u32 *w) {
 
 // ---- values -----------------------------------------------------------------------------------------------------------
 
-// Four products: coordinates e of each four, over the 32 tokens of a tile.
+// Adds four products: coordinate e of each four, over the 32 tokens of a tile.
 __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const u8 *values, int tile, int group,
                                            int lane, const Table &t) {
     const int item = (tile * GROUPS + group) * LANES + lane;
@@ -244,7 +250,7 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const 
     } else {
         const u32 *paths = reinterpret_cast<const u32 *>(values);
         const u32 own = paths[item];
-        // The four coordinates before: another lane's, or the last eight lanes' of the group before.
+        // The four coordinates before: another lane's, or in the last eight lanes of the group before.
         const u32 before = lane >= 4 ? paths[item - 4] : group > 0 ? paths[item - 4] : 0;
         const u32 windows[4] = {pick(own << 3, before >> 1, 0x88888888u), pick(own << 2, before >> 2, 0xCCCCCCCCu),
                                 pick(own << 1, before >> 3, 0xEEEEEEEEu), own};

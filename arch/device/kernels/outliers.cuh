@@ -1,6 +1,8 @@
-// Chunks of four values that a page keeps exactly (`med` of specs): their codes are nothing, and these are added to what codes say, in the
-// basis of the codes. A slot's follow each other, those of keys by token, then those of values by chunk, three words each: token of the
-// slot + 256 · chunk, and four f16.
+// Outliers: chunks of four values that a page keeps exactly (`med` of specs). Their codes decode to 0. Attention
+// adds their values in the basis of the codes.
+//
+// A slot's outliers are consecutive: those of keys by token, then those of values by chunk. Each has three words:
+//   token of the slot + 256 · chunk │ f16, f16 │ f16, f16
 #if OUTLIERS
 struct Outlier {
     u32 where, low, high;
@@ -8,7 +10,7 @@ struct Outlier {
     __device__ __forceinline__ int chunk() const { return where >> 8; }
     __device__ __forceinline__ float value(int e) const { return from_f16((e & 2 ? high : low) >> (16 * (e & 1)) & 0xFFFF); }
 };
-// Number `at` of so many; zeros behind them.
+// Loads outlier `at` of a list; zeros beyond its end.
 __device__ __forceinline__ Outlier outlier_at(const u32 *records, int at, int count) {
     Outlier o = {};
     if (at < count) o.where = records[3 * at], o.low = records[3 * at + 1], o.high = records[3 * at + 2];
@@ -19,18 +21,18 @@ __device__ __forceinline__ Outlier of_lane(const Outlier &o, int lane) {
 }
 __device__ __forceinline__ const u32 *value_records(const Outliers &list) { return list.records + 3 * list.keys; }
 
-// What a block of threads of a step has for them.
+// Memory of a step's block of threads for outliers.
 struct Exactly {
-    float weights[WARPS][HEADS][SLOT_TOKENS + 4]; // of a warp's slot: what is added to logits, then weights
-    float rows[OUTLIERS == 3 ? 2 : 1][HEADS][DIM + 4]; // queries, rotated, times the unit of logits; sums of values
+    float weights[WARPS][HEADS][SLOT_TOKENS + 4]; // of a warp's slot: terms of logits, then weights
+    float rows[OUTLIERS == 3 ? 2 : 1][HEADS][DIM + 4]; // queries, rotated and in the unit of logits; sums of values
     Outliers lists[WARPS];
 };
 static_assert(sizeof(Exactly) % 16 == 0, "what follows is aligned");
 __device__ __forceinline__ float (&exact_queries(Exactly &all))[HEADS][DIM + 4] { return all.rows[0]; }
 __device__ __forceinline__ float (&exact_sums(Exactly &all))[HEADS][DIM + 4] { return all.rows[OUTLIERS == 3]; }
 
-// What a slot's keys add to logits, by a warp; `first` are the first of each lane. Each thread of four takes every fourth, of its query; those of one
-// token are added in turns.
+// Computes with a warp what a slot's keys add to logits. `first` are the first outliers of each lane. Each of four
+// threads takes every fourth outlier, for its query. Outliers of one token are added in turns.
 __device__ __forceinline__ void score_outliers(Exactly &all, const Outliers &list, Outlier first, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
     float *sums = all.weights[warp][g];
@@ -54,12 +56,12 @@ __device__ __forceinline__ void score_outliers(Exactly &all, const Outliers &lis
     }
 }
 
-// Sums of values: a warp has every fourth chunk, a lane a coordinate of it for one query.
+// Sums values. A warp takes every fourth chunk; a lane takes a coordinate of it for one query.
 __device__ __forceinline__ float *own_sum(Exactly &all, int chunk, int lane) { return exact_sums(all)[lane >> 2] + 4 * chunk + (lane & 3); }
 __device__ __forceinline__ void scale_outliers(Exactly &all, float by, int warp, int lane) {
     for (int chunk = warp; chunk < DIM / 4; chunk += WARPS) *own_sum(all, chunk, lane) *= by;
 }
-// Adds weights times the values of slot number `slot` of these; `first` are the first of each lane.
+// Adds weights times the values of slot number `slot` of these. `first` are the first outliers of each lane.
 __device__ __forceinline__ void sum_outliers(Exactly &all, int slot, Outlier first, int warp, int lane) {
     const Outliers list = all.lists[slot];
     const float *weights = all.weights[slot][lane >> 2];

@@ -1,18 +1,18 @@
-// Rows of codes as the CPU packs them, to a slot and back.
+// Copies rows of codes between the CPU's format and a slot.
 
 constexpr int PAGE_HEADER = 8, NORM_HEAD = 3;
 constexpr int CENTRE_BYTES = !CENTRES ? 0 : in_rows(KEYS) ? 2 * DIM : 2 + DIM * 5 / 8;
 constexpr int norm_bytes(int shape, int tokens) { return in_rows(shape) ? 0 : NORM_HEAD + tokens * 6 / 8; }
 
 __device__ __forceinline__ u16 half_at(const u8 *bytes) { return (u16)(bytes[0] | bytes[1] << 8); }
-// The largest magnitude of so many f16.
+// Returns the largest magnitude of n f16 values.
 __device__ __forceinline__ u16 largest_half(const u8 *bytes, int stride, int count) {
     u16 largest = 0;
     for (int i = 0; i < count; i++) largest = max(largest, (u16)(half_at(bytes + i * stride) & 0x7FFF));
     return largest;
 }
 
-// The path bit and the code of a coordinate in a row.
+// Returns the path bit and the code of a coordinate in a row.
 template <int SHAPE> __device__ __forceinline__ u32 row_path(const u8 *row, int c) { return bits_at(row + row_head(SHAPE) - path_bytes(SHAPE), c, 1); }
 template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int c) {
     if constexpr (is_blocks(SHAPE)) {
@@ -25,7 +25,8 @@ template <int SHAPE> __device__ __forceinline__ u32 row_code(const u8 *row, int 
 
 constexpr int SINGLE_AT = code_bits(KEYS) == 3 ? K_HIGH : K_LOW;
 
-// Integers with groups: of product j the words of both halves, or of codes of 4 bits one, the first half's in the low nibbles.
+// Integers with groups: packs the words of both halves of product j. Codes of 4 bits share one word, with the first
+// half in the low nibbles.
 template <class Four> __device__ __forceinline__ void pack_group_keys(u8 *slot, Four four) {
     constexpr int BITS = code_bits(KEYS);
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
@@ -74,7 +75,7 @@ template <class Four> __device__ __forceinline__ void pack_keys(u8 *slot, Four f
     }
 }
 
-// A row's stream of fields, to each thread its own: the bits from thread · EACH_FIELDS · FIELD_BITS on.
+// Splits a row's stream of fields among threads: each gets the bits from thread · EACH_FIELDS · FIELD_BITS on.
 __device__ __forceinline__ void pack_fields(u8 *slot, const u8 *rows) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
         const int t = item & 3, first = t * EACH_FIELDS * FIELD_BITS;
@@ -97,7 +98,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     for (int item = threadIdx.x; item < 2 * GROUPS * LANES; item += blockDim.x) { // a word of octets
         const int lane = item % LANES, first = item / LANES % GROUPS * 32 + (lane >> 2) * 4;
         const int token = item / LANES / GROUPS * 32 + (lane & 3) * 8;
-        u32 path = 0, low[is_byte(VALUES) ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, beside each other
+        u32 path = 0, low[is_byte(VALUES) ? 8 : 4] = {}, high = 0, pairs[4] = {0, 0, 0, 0}; // of tokens, side by side
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const u32 codes = first < DIM ? four(token + i, first) : 0;
@@ -122,7 +123,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
 #pragma unroll
             for (int e = 0; e < 4; e++) low[e] = __byte_perm(t[e & 2], t[(e & 2) + 1], e & 1 ? 0x7632 : 0x5410);
         } else if (low_bits(VALUES) == 2) {
-            // Of bytes 0 and 2 the low four bits count, and of those shifted by four the high ones.
+            // The low four bits of bytes 0 and 2 count, and after a shift by four the high ones.
             const u32 t[2] = {__byte_perm(pairs[0], pairs[1], 0x6240), __byte_perm(pairs[2], pairs[3], 0x6240)};
             low[0] = __byte_perm(t[0], t[1], 0x5410), low[1] = __byte_perm(t[0], t[1], 0x7632);
         }
@@ -132,7 +133,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
     }
 }
 
-// Of a row as the CPU has it, from a coordinate on, or from a place in the order of threads' own.
+// Returns a CPU row from a coordinate on, or from a place in the order of threads.
 template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int c) {
     u32 codes = 0;
     for (int e = 0; e < 4; e++) {
@@ -142,7 +143,8 @@ template <int SHAPE> __device__ __forceinline__ u32 row_codes(const u8 *row, int
     return codes;
 }
 
-// Of 64 rows the largest scale, f16, and the bits of what no coordinate reaches. All threads.
+// Computes the largest scale of 64 rows, f16, and the bits of a bound that no coordinate reaches. Called by all
+// threads.
 template <int SHAPE> __device__ __forceinline__ void largest_fields(const u8 *rows, u32 *bounds) {
     constexpr int EACH_GROUP = has_zeros(SHAPE) ? 2 : 1, COUNT = fields_of(SHAPE) / EACH_GROUP;
     for (int i = threadIdx.x; i < SLOT_TOKENS * COUNT; i += blockDim.x) {
@@ -192,14 +194,14 @@ __device__ __forceinline__ u32 slot_value_code(const u8 *values, int token, int 
     return code_bits(VALUES) == 3 ? code | (reinterpret_cast<const u32 *>(values + V_HIGH)[item] >> (i + e) & 1) << 2 : code;
 }
 
-// The code of a norm: steps ascend.
+// Returns the code of a norm. Steps ascend.
 __device__ __forceinline__ u32 norm_code(const u16 *steps, u32 step) {
     u32 code = 0;
     while (code < 63 && steps[code] < step) code++;
     return code;
 }
 
-// Four norms of a slot, which are three bytes.
+// Packs four norms of a slot into three bytes.
 __device__ __forceinline__ void pack_norms(u8 *norms, const u8 *from, const u16 *steps, int part, int four) {
     const u16 *mine = reinterpret_cast<const u16 *>(from) + 4 * four;
     u32 word = 0;
@@ -208,7 +210,7 @@ __device__ __forceinline__ void pack_norms(u8 *norms, const u8 *from, const u16 
     out[0] = word, out[1] = word >> 8, out[2] = word >> 16;
 }
 
-// Byte `byte` of the codes of a slot's centre.
+// Returns byte `byte` of the codes of a slot's centre.
 __device__ __forceinline__ u8 centre_codes(const u8 *slot, const i16 *book, int byte) {
     u32 out = 0;
     for (int i = 0; i < 8; i++) {

@@ -1,11 +1,11 @@
-// The search for the path of a trellis that registers of one thread do not hold: trellis/scalar.rs, float operation by float operation. A warp
-// has rows at once, a state a lane, or two.
+// Searches the path of a trellis that does not fit the registers of one thread. All float operations are those of
+// trellis/scalar.rs. A warp takes rows at once, with one or two states in a lane.
 
 template <int SHAPE> struct Path {
     static constexpr int HISTORY = history(SHAPE) > 0 ? history(SHAPE) : 1, STATES = 1 << HISTORY, WINDOWS = 2 * STATES;
     static constexpr int LEVELS = radix(SHAPE) << raw_bits(SHAPE);
     static constexpr int EACH_LANE = STATES > LANES ? 2 : 1, OF_ROW = STATES / EACH_LANE, AT_ONCE = LANES / OF_ROW; // lanes of a row, rows of a warp
-    // How a window's bits stand in a state and a new bit, the newest lowest.
+    // How the bits of a window lie in a state and a new bit. The newest bit is the lowest.
     static __device__ __forceinline__ int window(int bits) {
         int out = 0;
         for (int i = 0; i <= HISTORY; i++) out |= (bits >> i & 1) << (HISTORY - i);
@@ -15,16 +15,17 @@ template <int SHAPE> struct Path {
 constexpr int PATH_WARPS = 8;
 template <int SHAPE, bool USED = true> struct PathMemory {};
 template <int SHAPE> struct PathMemory<SHAPE, true> {
-    u32 decisions[PATH_WARPS][DIM][Path<SHAPE>::EACH_LANE], paths[SLOT_TOKENS][DIM / 16 + 1]; // 16 bits of a path a word, behind 16 of nothing
+    u32 decisions[PATH_WARPS][DIM][Path<SHAPE>::EACH_LANE], paths[SLOT_TOKENS][DIM / 16 + 1]; // paths: 16 bits in each word, above 16 zero bits
     float2 fits[SLOT_TOKENS];                                                                   // Σ y · centroid, Σ centroid²
 };
 
-// Rows z, a stride apart, become their codes, a byte each, the highest bit the path's. `centroids`: by code and window. All threads.
+// Encodes rows z, `stride` apart: codes of one byte, with the path in the highest bit. `centroids` are by code and
+// window. Called by all threads.
 template <int SHAPE>
 __device__ __forceinline__ void search_paths(float *z, int stride, const float *scales, const float *centroids, PathMemory<SHAPE> &m) {
     using P = Path<SHAPE>;
     const int warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, own = lane % P::OF_ROW, of_row = lane / P::OF_ROW;
-    // Of a lane's states the centroids that the two ways into each have.
+    // For each state of a lane, the centroids of the two ways into it.
     float mine[P::EACH_LANE][2][P::LEVELS];
 #pragma unroll
     for (int e = 0; e < P::EACH_LANE; e++)
@@ -46,14 +47,14 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
             float next[P::EACH_LANE];
 #pragma unroll
             for (int e = 0; e < P::EACH_LANE; e++) {
-                // The state before, lower and higher: of two states a lane these are its first and its second.
+                // The previous state, lower and higher. With two states in a lane, these are its first and second.
                 const int before = (own + LANES * e) >> 1, from = of_row * P::OF_ROW + before;
                 float ways[2];
                 ways[0] = __shfl_sync(~0u, costs[0], from);
                 ways[1] = __shfl_sync(~0u, costs[P::EACH_LANE - 1], P::EACH_LANE > 1 ? from : from + P::STATES / 2);
 #pragma unroll
                 for (int way = 0; way < 2; way++) {
-                    float least = fabsf(y - mine[e][way][0]); // that of the nearest: rounding is monotone
+                    float least = fabsf(y - mine[e][way][0]); // the nearest centroid's: rounding is monotone
 #pragma unroll
                     for (int code = 1; code < P::LEVELS; code++) least = fminf(least, fabsf(y - mine[e][way][code]));
                     ways[way] += least * least;
@@ -91,7 +92,7 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
             }
         }
         __syncwarp();
-        // Codes by sixteen lanes a row, as many as the lanes of the CPU's sums.
+        // Sixteen lanes compute the codes of a row, as many as the lanes of the CPU's sums.
 #pragma unroll 1
         for (int pair = 0; pair < P::AT_ONCE; pair += 2) {
             const int row_number = first + pair + (P::AT_ONCE > 1 ? lane / 16 : 0), of_sums = lane % 16;
@@ -110,7 +111,7 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
                     centroid = above, code++;
                 }
                 correlation += y * centroid, energy += centroid * centroid;
-                __syncwarp(); // codes take the place of values that other lanes have read
+                __syncwarp(); // codes overwrite values that other lanes have read
                 reinterpret_cast<u8 *>(z + row_number * stride)[c] = (u8)(code | (window >> P::HISTORY) << 7);
             }
 #pragma unroll

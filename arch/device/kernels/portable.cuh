@@ -1,7 +1,8 @@
-// What nvidia.cuh has as instructions, in words of CUDA's that hip.cuh has as well: shuffles among 32 lanes and sums of products of four
-// bytes. Slow; integers are the same. With PORTABLE it runs on NVIDIA's GPUs too, where all tests can be run on it.
+// Replaces the instructions of nvidia.cuh by words of CUDA that hip.cuh has too: shuffles among 32 lanes, and sums
+// of products of four bytes. It is slow; integers are the same. With PORTABLE it runs on NVIDIA GPUs, where all
+// tests can use it.
 #if PORTABLE
-__device__ __forceinline__ u32 to_bf16(float x) { // a number that is none: any
+__device__ __forceinline__ u32 to_bf16(float x) { // not for NaN
     const u32 bits = __float_as_uint(x);
     return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 }
@@ -10,7 +11,7 @@ __device__ __forceinline__ float exp2_fast(float x) { return exp2f(x); }
 
 // ---- bits -------------------------------------------------------------------------------------------------------------
 
-// Nibbles of 16 bits to bytes.
+// Expands nibbles of 16 bits to bytes.
 __device__ __forceinline__ u32 nibbles(u32 s) {
     s = (s | s << 8) & 0x00FF00FF;
     return (s | s << 4) & 0x0F0F0F0F;
@@ -24,7 +25,7 @@ __device__ __forceinline__ u32 and_or(u32 a, u32 b, u32 c) { return (a & b) | c;
 __device__ __forceinline__ u32 low_half(u32 w, u32 plus) { return (w & 0xFFFF) + plus; }
 __device__ __forceinline__ u32 high_half(u32 w, u32 plus) { return (w >> 16) + plus; }
 __device__ __forceinline__ u32 less_high_half(u32 w, u32 from) { return from - (w >> 16); }
-// Its low bits; what stands above them is other than in a float.
+// Returns the low bits of the shifted integer. The bits above them differ from those of a float.
 __device__ __forceinline__ u32 shifted(float n, int by) { return __float_as_uint(n) >> by; }
 
 // ---- a warp together --------------------------------------------------------------------------------------------------
@@ -35,14 +36,14 @@ __device__ __forceinline__ int all_sum(int x) {
     return x;
 }
 
-// Sums of four products of bytes; of unsigned ones seven bits, and the eighth on its own.
+// Sums products of four bytes. For unsigned bytes it multiplies seven bits, and the eighth separately.
 __device__ __forceinline__ int dot_s8(u32 a, u32 b, int c) { return __dp4a((int)a, (int)b, c); }
 __device__ __forceinline__ int dot_u8_s8(u32 a, u32 b, int c) {
     return dot_s8(a & 0x7F7F7F7F, b, c) + 128 * dot_s8(a >> 7 & 0x01010101, b, 0);
 }
 
-// As nvidia.cuh says where operands lie: a lane's four sums are of its own rows, which its four lanes hold, and of two columns, each
-// four other lanes'.
+// Operands lie as in nvidia.cuh. A lane has four sums. The four lanes of its row hold the rows; four other lanes
+// hold each column.
 template <class Sum, class Dot> __device__ __forceinline__ void product_of(Sum *c, const u32 *a, u32 b0, u32 b1, Dot dot) {
     const int lane = threadIdx.x % LANES, row = lane & ~3, column = 8 * (lane & 3);
 #pragma unroll 1 // a kernel has hundreds of these
@@ -79,9 +80,9 @@ __device__ __forceinline__ void product_f16(float *c, const u32 *a, u32 b0, u32 
 
 // ---- shared memory ----------------------------------------------------------------------------------------------------
 
-// Of an address as it is, only what it is a multiple of means anything.
+// Returns an address as a number. Only its alignment has a meaning.
 __device__ __forceinline__ u32 shared_address(const void *p) { return (u32)(u64)p; }
-// Copies are there at once: who reads what another lane has copied waits for that lane, as after `await_copies` anyway.
+// Copies are complete at once. A reader waits for the copying lane, as it does after `await_copies` anyway.
 __device__ __forceinline__ void copy_16(void *to, const u8 *from, u32 at) {
     *reinterpret_cast<uint4 *>(static_cast<u8 *>(to) + at) = *reinterpret_cast<const uint4 *>(from + at);
 }

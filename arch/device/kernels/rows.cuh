@@ -1,14 +1,14 @@
-// Keys and values that already lie on the GPU, somebody else's: a warp a row of one of them.
+// Keys and values in a caller's memory on the GPU. A warp takes one row.
 
 struct Given {
-    const void *sides[2];         // keys, values: a row's coordinates lie together
+    const void *sides[2];         // keys, values: the coordinates of a row are consecutive
     u16 *rows;                    // f16 [count][kv heads][keys, values][dim]
     float *wide;                  // f32 [keys, values][kv heads][count][dim]
-    u32 *doubtful;                // 1: a row that the host is to look at
+    u32 *doubtful;                // 1: the host must check a row
     u64 token_stride, head_stride; // in values
     u32 first, count, kv_heads, dim;
     u32 type;                     // of floats: 0 f32, 1 f16, 2 bf16
-    float bounds[2];              // squares of norms below it are no codec's trouble: of keys, of values
+    float bounds[2];              // squared norms of keys and of values that every codec accepts are below these
 };
 
 __device__ __forceinline__ float at(const void *values, u64 index, u32 type) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ float at(const void *values, u64 index, u32 type) {
     return type == 2 ? __uint_as_float(bits << 16) : from_f16(bits);
 }
 
-// What a warp's row is; false beyond the last.
+// Finds a warp's row; returns false beyond the last one.
 struct Row {
     u32 side, head, token;
     u64 from;
@@ -30,7 +30,7 @@ __device__ __forceinline__ bool row_of(const Given &g, Row &row) {
     return token < g.count;
 }
 
-// Whether all that comes is surely fit: values that f16 holds, norms that all codecs do.
+// Checks that all rows are surely accepted: f16 holds the values, and all codecs hold the norms.
 extern "C" __global__ void check(const __grid_constant__ Given g) {
     Row row;
     if (!row_of(g, row)) return;
@@ -38,7 +38,7 @@ extern "C" __global__ void check(const __grid_constant__ Given g) {
     bool fit = true;
     for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) {
         const float x = at(g.sides[row.side], row.from + c, g.type);
-        fit &= fabsf(x) < 65520.0f; // not a number: not fit
+        fit &= fabsf(x) < 65520.0f; // NaN does not fit
         squares = fmaf(x, x, squares);
     }
     for (int s = 16; s; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);
@@ -59,19 +59,19 @@ extern "C" __global__ void widen(const __grid_constant__ Given g) {
     for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = at(g.sides[row.side], row.from + c, g.type);
 }
 
-// One token of each sequence, counted by the sequence itself: so a graph can be launched again and again.
+// Appends one token to each sequence, which counts it itself. So a graph can be launched repeatedly.
 struct Steps {
     const void *sides[2];           // keys, values
     u16 *exact;                     // f16 [sequences][a ring, then sinks: exact_stride][kv heads][keys, values][dim]
-    u32 *sequences;                 // eight words each: slots, exact, sinks, place, next, ...
-    u32 *flags;                     // of each sequence, why it stopped: 1: a row that the host is to look at, 2: no room
-    u64 token_stride, head_stride;  // in values; a token a sequence
+    u32 *sequences;                 // eight words each: slots, exact, sinks, place, next, …
+    u32 *flags;                     // why each sequence stopped: 1: the host must check a row, 2: the window is full
+    u64 token_stride, head_stride;  // in values; one token for each sequence
     u32 exact_stride, ring, most;   // most: tokens of a full window
     u32 kv_heads, dim, type;
-    float bounds[2];                // squares of norms, as above
+    float bounds[2];                // for squared norms, as above
 };
 
-// A block of threads a sequence. A token that is refused changes nothing, nor do those that follow it.
+// A block of threads for each sequence. A token that is not accepted changes nothing, and neither do later ones.
 extern "C" __global__ void __launch_bounds__(256) step(const __grid_constant__ Steps g) {
     __shared__ u32 refused;
     const u32 lane = threadIdx.x % 32, rows = 2 * g.kv_heads;
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(256) step(const __grid_constant__ S
         bool fit = true;
         for (u32 c = lane; c < g.dim; c += 32) {
             const float x = at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.type);
-            fit &= fabsf(x) < 65520.0f; // not a number: not fit
+            fit &= fabsf(x) < 65520.0f; // NaN does not fit
             squares = fmaf(x, x, squares);
         }
         for (int s = 16; s; s /= 2) squares += __shfl_xor_sync(~0u, squares, s);

@@ -1,22 +1,27 @@
-// Integers of 2, 3, 5, 6 and 7 bits, as two's complement. Words are four streams of bits side by side, one of each byte: four integers that
-// are a word of an operand are one field of all four, and two shifts and two masks bring it to the top of its bytes. There they are
-// 2^(8-BITS) times what they were, and have their signs: units make up for it (`Tables::integers`), and zeros are as many times what they were.
+// Integers of 2, 3, 5, 6 and 7 bits in two's complement.
 //
-//   keys      fields 2 j and 2 j + 1 are a thread's halves of product j: coordinates 32 j + 4 t + e, and 16 more. Of a last word that is
-//             not full, each four bits of its bytes take half a byte, and each two a quarter
-//   values    fields 2 e and 2 e + 1 are coordinate e of an octet's first four tokens, and of its others
+// A word contains four streams of bits side by side, one in each byte. So the four integers of an operand's word
+// are one field of all four streams. Two shifts and two masks move a field to the high bits of its bytes:
+//   bits               7  6  5  4  3  2  1  0
+//   byte of a word     f2 f2 f1 f1 f1 f0 f0 f0     fields of 3 bits; the rest of f2 is in the next word
+//   operand's byte     f0 f0 f0  0  0  0  0  0     2^(8-BITS) times the integer, with its sign
+// Units compensate for that factor (`Tables::integers`), and zeros have it too.
+//
+//   keys      fields 2 j and 2 j + 1 are a thread's halves of product j: coordinates 32 j + 4 t + e, and 16 more.
+//             In a last word that is not full, bytes are packed by four bits, or by two.
+//   values    fields 2 e and 2 e + 1 are coordinate e of an octet: of its first four tokens, and of its others.
 
 constexpr float sliced_factor(int shape) { return is_sliced(shape) ? 1 << (8 - code_bits(shape)) : 1; }
 
-// Field n, at the top of bytes.
+// Returns field n in the high bits of bytes.
 template <int BITS> __device__ __forceinline__ u32 slice(const u32 *w, int n) {
     const int at = n * BITS, by = at & 7, word = at >> 3;
     constexpr u32 ONES = 0x01010101u;
     if (by + BITS <= 8) return w[word] << (8 - BITS - by) & ONES * (0x100 - (1 << (8 - BITS)));
-    const int low = 8 - by, high = BITS - low; // bits of the two words
+    const int low = 8 - by, high = BITS - low; // bits in each of the two words
     return (w[word] >> (by + BITS - 8) & ONES * (((1 << low) - 1) << (8 - BITS))) | (w[word + 1] << (8 - high) & ONES * (0x100 - (1 << (8 - high))));
 }
-// Four codes, a byte each, to field n of words that are zeros there.
+// Adds four codes, one byte each, as field n of words that are zero there.
 template <int BITS> __device__ __forceinline__ void put_slice(u32 *w, int n, u32 codes) {
     const int at = n * BITS, by = at & 7, word = at >> 3;
     constexpr u32 ONES = 0x01010101u;
@@ -25,7 +30,7 @@ template <int BITS> __device__ __forceinline__ void put_slice(u32 *w, int n, u32
     if (by + BITS > 8) w[word + 1] |= codes >> (8 - by) & ONES * ((1 << (by + BITS - 8)) - 1);
 }
 
-// The last word of so many bytes, 1 to 3 of them: as it is kept, and as it is.
+// Packs and unpacks the last word, if it has only 1 to 3 bytes.
 template <int BYTES> __device__ __forceinline__ u32 folded(u32 w) {
     const u32 fours = w & 0x0F0F0F0F, twos = (BYTES == 3 ? w >> 4 : w) & 0x03030303;
     const u32 half = (fours | fours >> 12) & 0xFFFF, quarter = (twos | twos >> 6 | twos >> 12 | twos >> 18) & 0xFF;
@@ -39,7 +44,7 @@ template <int BYTES> __device__ __forceinline__ u32 unfolded(u32 kept) {
 
 // The words of a thread's coordinates of a key.
 struct KeySlices {
-    u32 words[stream_words(K_STREAM) + 1]; // one more, which nobody has bits of
+    u32 words[stream_words(K_STREAM) + 1]; // one more, whose bits are not used
     __device__ __forceinline__ KeySlices(const u8 *slot, int token, int t) {
         load_stream<K_STREAM, K_STREAMS>(words, slot + K_LOW, token * 4 + t);
         if (K_STREAM % 4) words[K_STREAM / 4] = unfolded<K_STREAM % 4>(words[K_STREAM / 4]);
@@ -47,7 +52,7 @@ struct KeySlices {
     __device__ __forceinline__ u32 half(int j, int h) const { return slice<code_bits(KEYS)>(words, 2 * j + h); }
 };
 
-// Bit i of byte `lane` of field n: of an item's bytes.
+// Returns bit i of byte `lane` of field n in an item's bytes.
 template <int BYTES, int COUNT, int BITS> __device__ __forceinline__ u32 slice_bit(const u8 *from, int item, int n, int lane, int i) {
     const int at = n * BITS + i, last = at - 8 * (BYTES / 4); // bit of the byte's stream, and of the last word
     int byte = 4 * (at >> 3) + lane, bit = at & 7;
@@ -63,7 +68,7 @@ __device__ __forceinline__ u32 slot_value_slice(const u8 *values, int token, int
     return slice_bit<V_STREAM, V_STREAMS, code_bits(VALUES)>(values + V_LOW, item, 2 * (c & 3) + (token >> 2 & 1), token & 3, i);
 }
 
-// To a slot from `four(token, c)`: codes of four coordinates, a byte each.
+// Writes a slot. `four(token, c)` returns the codes of four coordinates, one byte each.
 template <class Four> __device__ __forceinline__ void pack_key_slices(u8 *slot, Four four) {
     for (int item = threadIdx.x; item < K_STREAMS; item += blockDim.x) {
         u32 words[stream_words(K_STREAM) + 1] = {};

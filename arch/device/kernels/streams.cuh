@@ -1,11 +1,14 @@
-// Codes that are looked up in shared memory: of 1 and 5 to 8 bits, of a number that is no power of two, and of trellises whose centroids registers do not hold (`indexed.cuh`). They lie
-// one behind the other in words of their own: those of a thread's coordinates of a key, in their order; those of an octet of values, eight
-// tokens of a coordinate after the other. Of a slot's streams the first sixteen bytes of each lie together, and so on in sixteens; then what is
-// left, in eights, fours, twos and ones: a warp reads pieces that follow each other.
+// Codes that are looked up in shared memory: of 1 and 5 to 8 bits, of levels that are no power of two, and of
+// trellises whose centroids do not fit registers (indexed.cuh).
+//
+// Each stream of codes has its own words. A key has a stream for each thread, with its coordinates in order. A
+// value has a stream for each octet: eight tokens of each of four coordinates. The streams of a slot are
+// interleaved in pieces, so that a warp reads consecutive memory:
+//   16 bytes of stream 0 │ 16 of stream 1 │ … │ the next 16 of stream 0 │ … │ rests of 8, 4, 2 and 1 bytes
 
 constexpr int stream_piece(int left) { return left >= 16 ? 16 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1; }
 
-// Where a byte of stream `item` lies, of COUNT streams of BYTES.
+// Returns where a byte of stream `item` lies, for COUNT streams of BYTES.
 template <int BYTES, int COUNT> __device__ __forceinline__ int stream_at(int item, int byte) {
     int from = 0, left = BYTES;
     while (byte >= stream_piece(left)) {
@@ -41,7 +44,7 @@ template <int BYTES, int COUNT, int AT = 0> __device__ __forceinline__ void stor
     }
 }
 
-// Code n of a stream's words.
+// Returns code n of a stream's words.
 template <int BITS> __device__ __forceinline__ u32 code_at(const u32 *w, int n) {
     if constexpr (BITS == 0) return 0;
     const int bit = n * BITS, by = bit & 31;
@@ -57,14 +60,15 @@ template <int BITS> __device__ __forceinline__ void put_code(u32 *w, int n, u32 
 }
 
 constexpr int stream_bits_of(int shape) { return is_sliced(shape) ? code_bits(shape) : index_bits(shape); }
-constexpr int K_STREAM = EACH * stream_bits_of(KEYS) / 8, V_STREAM = 4 * stream_bits_of(VALUES); // bytes
+constexpr int K_STREAM = EACH * stream_bits_of(KEYS) / 8, V_STREAM = 4 * stream_bits_of(VALUES); // in bytes
 constexpr int K_STREAMS = 4 * SLOT_TOKENS, V_STREAMS = 2 * GROUPS * LANES;
 constexpr int stream_words(int bytes) { return bytes > 4 ? (bytes + 3) / 4 : 1; }
 
-// Both sides of a slot from `four(token, c)`: the codes of coordinates c to c + 3, a byte each, its highest bit the path's.
+// Packs both sides of a slot. `four(token, c)` returns the codes of coordinates c to c + 3, one byte each, with the
+// path in the highest bit.
 constexpr u32 PATH_BIT = 0x80;
 
-// Bit `at` of each byte, as four bits.
+// Collects bit `at` of each byte as four bits.
 __device__ __forceinline__ u32 of_bytes(u32 codes, int at) { return (codes >> at & 0x01010101) * 0x01020408u >> 24 & 15; }
 
 template <class Four> __device__ __forceinline__ void pack_key_streams(u8 *slot, Four four) {
@@ -101,26 +105,27 @@ template <class Four> __device__ __forceinline__ void pack_value_streams(u8 *val
     }
 }
 
-// Little-endian bits, the least significant first; at most 8 of them.
+// Reads at most 8 bits, little-endian, least significant first.
 __device__ __forceinline__ u32 bits_at(const u8 *bytes, int at, int count) {
     const u32 low = bytes[at >> 3], high = (at & 7) + count > 8 ? bytes[(at >> 3) + 1] : 0;
     return ((low | high << 8) >> (at & 7)) & ((1u << count) - 1);
 }
 
-// Of a row as the CPU has it, behind its path: low bits of codes, then digits, of radix 3 five to a byte, of radix 5 three to 7 bits.
+// Reads a code of a CPU row after its path: low bits of codes, then digits. Five digits of radix 3 take a byte;
+// three of radix 5 take 7 bits.
 constexpr int raw_bytes(int shape) { return DIM * raw_bits(shape) / 8; }
 template <int SHAPE> __device__ __forceinline__ u32 row_index(const u8 *codes, int c) {
     constexpr int RAW = raw_bits(SHAPE), RADIX_OF = radix(SHAPE), GROUP = each_digits(SHAPE), BITS = group_bits(SHAPE);
     u32 code = RAW > 0 ? bits_at(codes, c * RAW, RAW) : 0;
     if (RADIX_OF > 1) {
-        const int bit = c / GROUP * BITS; // behind a last group that is short the next row begins, or zeros stand
+        const int bit = c / GROUP * BITS; // a short last group is followed by the next row, or by zeros
         u32 digits = bits_at(codes + raw_bytes(SHAPE), bit, BITS == 8 ? 8 : min(BITS, digit_bits(SHAPE) - bit));
         for (int i = c % GROUP; i; i--) digits /= RADIX_OF;
         code |= digits % RADIX_OF << RAW;
     }
     return code;
 }
-// The same back from `code(c)`: byte `at` of such a row.
+// Returns byte `at` of such a row from `code(c)`.
 template <int SHAPE, class Code> __device__ __forceinline__ u32 index_byte(int at, Code code) {
     constexpr int RAW = raw_bits(SHAPE), EACH_RAW = RAW > 0 ? RAW : 1, RADIX_OF = radix(SHAPE), GROUP = each_digits(SHAPE), BITS = group_bits(SHAPE);
     u32 out = 0;
@@ -129,7 +134,7 @@ template <int SHAPE, class Code> __device__ __forceinline__ u32 index_byte(int a
         return out;
     }
     if constexpr (RADIX_OF > 1) {
-        const int bit = 8 * (at - raw_bytes(SHAPE)); // of 7 bits two groups meet in a byte
+        const int bit = 8 * (at - raw_bytes(SHAPE)); // with 7 bits, two groups share a byte
         for (int group = bit / BITS; BITS == 8 || (group * BITS < bit + 8 && group * GROUP < DIM); group++) {
             u32 digits = 0;
             for (int c = min(group * GROUP + GROUP - 1, DIM - 1); c >= group * GROUP; c--) digits = RADIX_OF * digits + (code(c) >> RAW);

@@ -1,15 +1,15 @@
-// Triplets of coordinates to fields: every float operation is that of triplets/scalar.rs, in its order.
+// Encodes triplets of coordinates as fields. All float operations are those of triplets/scalar.rs, in its order.
 
-// What a search looks up, as tables.rs makes it.
+// What a search looks up, as created in tables.rs.
 struct Search {
     static constexpr int CODES = 1 << DIRECTION_BITS, CELLS = 64;
-    int before, behind;                    // codes that are tried around the one that is found
+    int before, behind;                    // codes to try below and above the one found
     u32 own;                               // 1: the triplet's own radius
-    float cells[CELLS];                    // of -1 to 1: the value in each from which on one more counts
-    u32 counts[CELLS];                     // how many are in the cells before
+    float cells[CELLS];                    // of -1 to 1: the threshold in each
+    u32 counts[CELLS];                     // thresholds before each cell
     float coordinates[CODES];              // of ξ and η, ascending
     float lengths[CODES * CODES];          // reciprocals, by codes of η (major) and ξ
-    u32 directions[CODES * CODES];         // a byte a coordinate: 127 times it, plus 128
+    u32 directions[CODES * CODES];         // a byte for each coordinate: 127 times it, plus 128
     float radii[1 << RADIUS_BITS], radius_thresholds[1 << RADIUS_BITS];
     float rest[1 << REST_BITS], rest_thresholds[1 << REST_BITS];
 };
@@ -18,7 +18,7 @@ using Fields = u16[FIELDS + 1];
 
 constexpr float SMALLEST_SUM = 7.888609052210118e-31f; // 2^-100
 
-// How many thresholds do not exceed y, of 2^BITS - 1 that ascend.
+// Counts how many of 2^BITS - 1 ascending thresholds do not exceed y.
 template <int BITS> __device__ __forceinline__ u32 count_below(float y, const float *thresholds) {
     u32 count = 0;
 #pragma unroll
@@ -32,7 +32,8 @@ struct Coordinate {
     float value, rest, sign; // rest: 1 - |value|
 };
 
-// Coordinates of a triplet in, what its field stands for out. BRACKET: the codes on either side of a coordinate, which is the usual search.
+// Replaces the coordinates of a triplet by what its field decodes to. BRACKET tries the codes on either side of a
+// coordinate; this is the usual search.
 template <bool BRACKET> __device__ __forceinline__ u32 search_triplet(const Search &s, float (&t)[3]) {
     const float x = t[0], y = t[1], z = t[2];
     const float sum = (fabsf(x) + fabsf(y)) + fabsf(z);
@@ -86,7 +87,7 @@ template <bool BRACKET> __device__ __forceinline__ u32 search_triplet(const Sear
     return code | radius << (2 * DIRECTION_BITS);
 }
 
-// Rotated coordinates of a row, which eight lanes have together, become what their fields stand for.
+// Encodes the rotated coordinates of a row, which eight lanes hold, and leaves what the fields decode to.
 template <bool BRACKET> __device__ __forceinline__ void search_row(const Search &s, float *row, float scale, u16 *fields, int lane) {
 #pragma unroll 1
     for (int field = lane & 7; field < FIELDS; field += 8) {
@@ -112,7 +113,7 @@ template <bool BRACKET> __device__ __forceinline__ void search_row(const Search 
     }
 }
 
-// Fields of all rows, to each thread its own: see `pack_fields`.
+// Splits the fields of all rows among threads: see `pack_fields`.
 __device__ __forceinline__ void pack_found(u8 *slot, const Fields *fields) {
     for (int item = threadIdx.x; item < SLOT_TOKENS * 4; item += blockDim.x) {
         u32 words[FIELD_WORDS] = {};

@@ -1,22 +1,23 @@
-// What the kernels of attention share: a sequence, copies to shared memory, rows that a warp holds.
+// Shared by the kernels of attention: sequences, copies to shared memory, rows that a warp holds.
 
 struct Sequence {
-    u32 slots, exact, sinks, place; // place: in the ring, of the first token in the exact window
-    u64 next, window_start; // positions: of the next token, of the first in the exact window
+    u32 slots, exact, sinks, place; // place: of the window's first token in the ring
+    u64 next, window_start; // positions of the next token, and of the window's first
 };
 
-// Where an exact token of a sequence is, by its number: sinks lie behind the ring.
+// Returns the place of an exact token. Sinks lie after the ring:
+//   tokens   sinks 0 .. │ window ..            places   ring: window, from `place` on, wraps │ sinks
 __device__ __forceinline__ u32 exact_place(const Sequence &s, u32 ring, u32 number) {
     if (number < s.sinks) return ring + number;
     const u32 at = s.place + number - s.sinks;
     return at < ring ? at : at - ring;
 }
 
-// What is added to logits, if anything.
+// Biases, which are added to logits.
 struct Bias {
-    const float *values; // of each sequence [rows][positions]
-    const u64 *starts;   // of each sequence, its first value
-    u64 of_heads;        // 1: a row each query head; 0: one row
+    const float *values; // [rows][positions] of each sequence
+    const u64 *starts;   // the first value of each sequence
+    u64 of_heads;        // 1: a row for each query head; 0: one row
 };
 constexpr float LOG2E = 1.4426950408889634f;
 __device__ __forceinline__ const float *biases_of(const Bias &bias, const Sequence &s, int sequence, u32 heads, u32 head) {
@@ -31,7 +32,7 @@ constexpr float NOTHING = -1e30f;
 #define HIDDEN __int_as_float(0xff800000)
 
 #if !BULK_COPIES
-// A warp copies; one group a call, whether there is anything to copy or not.
+// Copies with a warp. Each call makes one group, even if it copies nothing.
 __device__ __forceinline__ void warp_copy(void *to, const u8 *from, u32 bytes, int lane) {
     for (u32 at = 16 * lane; at < bytes; at += 16 * LANES)
         copy_16(to, from, at);
@@ -39,13 +40,13 @@ __device__ __forceinline__ void warp_copy(void *to, const u8 *from, u32 bytes, i
 }
 #endif
 
-// Coordinates of a row that a lane of a warp holds, from VEC · lane on: some lanes' may be none, and are zeros. Rows of BASE
-// coordinates are some lanes'.
+// A lane of a warp holds VEC coordinates of a row, from VEC · lane on. Lanes beyond the row hold zeros. A run of
+// BASE coordinates belongs to several lanes.
 constexpr int VEC = BASE == 20 ? 4 : DIM / LANES, HOLDING = DIM / VEC;
-// Told apart only where it matters: a lane that holds coordinates.
+// Checks whether a lane holds coordinates, only where some lanes do not.
 __device__ __forceinline__ bool holds(int lane) { return HOLDING == LANES || lane < HOLDING; }
 
-// The matrix of order BASE, or its transpose, on each BASE coordinates.
+// Multiplies each run of BASE coordinates with the matrix of order BASE, or with its transpose.
 template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v)[VEC], int lane) {
     constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
     const int first = lane / MEMBERS * MEMBERS;
@@ -66,7 +67,7 @@ template <bool TRANSPOSE> __device__ __forceinline__ void base_product(float (&v
     for (int i = 0; i < VEC; i++) v[i] = sum[i];
 }
 
-// Hadamard's transform of the values that a lane holds, a power of two of them.
+// Applies Hadamard's transform to a power of two of values in one lane.
 __device__ __forceinline__ void lane_hadamard(float (&v)[VEC]) {
 #pragma unroll
     for (int s = 1; s < VEC; s *= 2)
@@ -77,7 +78,7 @@ __device__ __forceinline__ void lane_hadamard(float (&v)[VEC]) {
                 v[i] = a + b, v[i | s] = a - b;
             }
 }
-// Hadamard's transform of DIM values, or of each of so many parts of them; its inverse is `TRANSPOSE`'s.
+// Applies Hadamard's transform to DIM values, or to each of several parts of them. TRANSPOSE selects the inverse.
 template <bool TRANSPOSE = false, int PARTS = 1> __device__ __forceinline__ void hadamard(float (&v)[VEC], int lane) {
     if constexpr (BASE > 1) {
         constexpr int MEMBERS = BASE > 1 ? BASE / VEC : 1;
@@ -105,11 +106,11 @@ template <bool TRANSPOSE = false, int PARTS = 1> __device__ __forceinline__ void
         }
 }
 
-// Keys of halves: channels whose balance is above 0 come first, then the others, in their order. By way of `row`, memory of DIM values that
-// this warp alone has.
+// Sorts the channels of keys with halves: those with a balance above 0 come first, then the others, in their order.
+// `row` is memory for DIM values that only this warp uses.
 __device__ __forceinline__ void sort_channels(float (&v)[VEC], const float (&balance)[VEC], float *row, int lane) {
     if (!COARSE_AT) return;
-    u32 below = 0, before = 0; // of channels below 0: of this lane's, of the lanes before
+    u32 below = 0, before = 0; // channels below 0: of this lane, of the lanes before
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         const bool coarse = balance[i] < 0;
@@ -128,12 +129,12 @@ __device__ __forceinline__ void sort_channels(float (&v)[VEC], const float (&bal
     __syncwarp();
 }
 
-// x with the sign of its coordinate.
+// Returns x with the sign of its coordinate.
 __device__ __forceinline__ float signed_by(float x, const u32 (&signs)[8], int c) {
     return __uint_as_float(__float_as_uint(x) ^ (signs[c >> 5] >> (c & 31)) << 31);
 }
 
-// A lane's coordinates of a row.
+// Loads a lane's coordinates of a row.
 __device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int lane) {
     u32 words[VEC] = {};
     if (holds(lane)) load_words<4 * VEC>(words, reinterpret_cast<const u8 *>(row + VEC * lane));
@@ -141,11 +142,11 @@ __device__ __forceinline__ void load_lane(float (&v)[VEC], const float *row, int
     for (int i = 0; i < VEC; i++) v[i] = __uint_as_float(words[i]);
 }
 
-// Floats of a caller's: f32, f16 or bf16.
+// Loads a caller's floats: f32, f16 or bf16.
 enum Floats : u32 { F32, F16, BF16 };
 __device__ __forceinline__ float from_half(u32 bits, u32 type) { return type == BF16 ? __uint_as_float(bits << 16) : from_f16(bits); }
 __device__ __forceinline__ u32 to_half(float x, u32 type) { return type == BF16 ? to_bf16(x) : to_f16(x); }
-// A lane's coordinates of row `number` of them.
+// Loads a lane's coordinates of row `number`.
 __device__ __forceinline__ void load_given(float (&v)[VEC], const void *rows, u64 number, u32 type, int lane) {
     if (type == F32) return load_lane(v, static_cast<const float *>(rows) + number * DIM, lane);
     u32 words[(VEC + 1) / 2] = {};

@@ -1,10 +1,11 @@
 //! The compressed key/value cache of [octaplex](https://docs.rs/octaplex) on [candle](https://docs.rs/candle-core)'s
 //! tensors.
 //!
-//! A [`KvCache`] holds one attention layer, like `candle_nn::kv_cache::KvCache`, and takes tensors of the same shapes:
-//! \[batch]\[heads]\[tokens]\[width], in f32, f16 or bf16. It gives no tensors of old keys and values back:
-//! [`append_attend`](KvCache::append_attend) takes the place of concatenation, repeated heads, mask, softmax and both
-//! products.
+//! A [`KvCache`] holds one attention layer. It takes tensors of the same shapes as
+//! `candle_nn::kv_cache::KvCache`: \[batch]\[heads]\[tokens]\[width], in f32, f16 or bf16.
+//!
+//! It does not return old keys and values. Instead [`append_attend`](KvCache::append_attend) replaces
+//! concatenation, repeated heads, mask, softmax and both products.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -17,7 +18,7 @@
 //! assert_eq!(prompt.dims(), [1, 8, 300, 64]); // each query sees the tokens up to its own
 //! let token = cache.append_attend(&random(8, 1)?, &random(2, 1)?, &random(2, 1)?)?;
 //! assert_eq!((token.dims(), cache.current_seq_len()), (&[1, 8, 1, 64][..], 301));
-//! // Drafts: append them, look at them, take the rejected ones back.
+//! // Drafts: append them, attend to them, remove the rejected ones.
 //! cache.append(&random(2, 4)?, &random(2, 4)?)?;
 //! cache.attend(&random(8, 4)?)?;
 //! cache.truncate(303)?;
@@ -25,8 +26,8 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
-//! The cache is on the CPU, and so are its results. Tensors on another device are refused, and so are other types,
-//! shapes, NaN and infinities: an error says which, and the cache is as it was before the call.
+//! The cache and its results are on the CPU. Other devices, types and shapes return an error, and so do NaN
+//! and infinities. The error names the tensor, and the cache is as it was before the call.
 #![forbid(unsafe_code)]
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
@@ -37,15 +38,15 @@ use octaplex::cache::SharedLayer;
 pub use octaplex::{Attend, Backend, CacheConfig, CodecSpec, LayerConfig, Stats};
 use rows::{Rows, check_new};
 
-/// Keys and values of one attention layer, compressed, for every sequence of a batch.
+/// The compressed keys and values of one attention layer, for every sequence of a batch.
 ///
-/// All sequences are of one length, as a tensor's are. Pages are shared between clones, so that a clone costs the exact
-/// tokens alone.
+/// All sequences have the same length, as in a tensor. Clones share pages, so a clone copies only exact
+/// tokens.
 #[derive(Debug)]
 pub struct KvCache {
-    /// What a sequence begins as.
+    /// A sequence without tokens.
     empty: SharedLayer,
-    /// A layer for each sequence of the batch, as many as the first tokens were of.
+    /// A layer for each sequence of the batch. The first tokens decide the size of the batch.
     sequences: octaplex::KvCache,
     max_append: Option<usize>,
     calibration: usize,
@@ -57,78 +58,85 @@ impl Clone for KvCache {
     }
 }
 
-/// First tokens of a prompt that decide the balance.
+/// Tokens at the beginning of a prompt that decide the balance.
 const CALIBRATION: usize = 256;
 
-/// An error of the library, which says where in a sequence it is.
+/// Adds the number of the sequence to an error.
 fn of_sequence(sequence: usize, error: octaplex::Error) -> Error {
     Error::msg(format!("sequence {sequence} of the batch: {error}"))
 }
 
 impl KvCache {
-    /// An empty cache of one layer, with the best instructions of this CPU. Give each layer its number
-    /// ([`LayerConfig::layer`]), as [`CacheConfig::layers`] does: layers are rotated differently.
+    /// Creates an empty cache of one layer, with the fastest backend of this CPU.
+    ///
+    /// Give each layer its number ([`LayerConfig::layer`]), as [`CacheConfig::layers`] does, because layers
+    /// are rotated differently.
     ///
     /// # Errors
-    /// An impossible configuration, or a codec that the width does not suit, as [`SharedLayer::on_heap`] says.
+    /// The errors of [`SharedLayer::on_heap`]: an impossible configuration, or a codec that does not
+    /// support the width.
     pub fn new(config: &LayerConfig) -> Result<Self> {
         Self::with_backend(config, Backend::detect())
     }
 
-    /// The same with instructions of one's choice; results are the same bits with any.
+    /// Creates a cache with a given backend. Backends are bit-exact to each other.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_backend(config: &LayerConfig, backend: Backend) -> Result<Self> {
         let empty = SharedLayer::on_heap(config, backend).map_err(Error::wrap)?;
         let sequences = octaplex::KvCache::from_layers(Vec::new());
         Ok(Self { empty, sequences, max_append: None, calibration: CALIBRATION })
     }
 
-    /// Sets how many tokens [`append_attend`](Self::append_attend) appends at once, at most. By default it stops where a page
-    /// closes, so that every query sees what it would see if tokens came one by one. With a larger number, early queries see
-    /// more of what is compressed.
+    /// Sets the maximum number of tokens that [`append_attend`](Self::append_attend) appends at a time.
+    ///
+    /// By default it stops where a page closes. Then every query sees what it would see if tokens came one
+    /// by one. With a larger number, early queries see more compressed tokens.
     #[must_use]
     pub fn max_append(self, tokens: usize) -> Self {
         Self { max_append: Some(tokens.max(1)), ..self }
     }
 
-    /// The first tokens of a prompt whose keys and queries decide the balance of keys in
-    /// [`append_attend`](Self::append_attend); 256 by default. 0: the first page decides, from keys alone, as it does in
-    /// [`append`](Self::append) and where a prompt is so short that no page closes in it.
+    /// Sets how many tokens of a prompt decide the balance of keys in
+    /// [`append_attend`](Self::append_attend), with their queries; 256 by default.
+    ///
+    /// With 0, the first page decides from keys alone. So it does in [`append`](Self::append), and if no
+    /// page closes in a prompt.
     #[must_use]
     pub fn calibration(self, tokens: usize) -> Self {
         Self { calibration: tokens, ..self }
     }
 
-    /// As it was made.
+    /// Returns the configuration that the cache was created with.
     #[must_use]
     pub fn config(&self) -> &LayerConfig {
         self.empty.config()
     }
 
-    /// Tokens so far, which is the position of the next one.
+    /// Returns the number of tokens so far, which is the position of the next one.
     #[must_use]
     pub fn current_seq_len(&self) -> usize {
         self.sequences.layers().first().map_or(0, SharedLayer::next_position)
     }
 
-    /// What it holds, all sequences together; counts of tokens are those of one sequence.
+    /// Returns what all sequences hold together. Counts of tokens are those of one sequence.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.sequences.stats()
     }
 
-    /// The sequences, for snapshots ([`SharedLayer::save`]) and views; none before the first tokens.
+    /// Returns the sequences, for snapshots ([`SharedLayer::save`]) and views. It is empty before the first
+    /// tokens.
     #[must_use]
     pub fn sequences(&self) -> &[SharedLayer] {
         self.sequences.layers()
     }
 
-    /// Takes over one sequence's snapshot, of a layer of the same configuration, in place of all that is here.
+    /// Replaces the contents by one sequence's snapshot. Its layer must have the same configuration.
     ///
     /// # Errors
-    /// As [`SharedLayer::load`]; the cache is then as it was.
+    /// The errors of [`SharedLayer::load`]; the cache is then as it was.
     pub fn load(&mut self, snapshot: &[u8]) -> Result<()> {
         let mut layer = self.empty.clone();
         layer.load(snapshot).map_err(Error::wrap)?;
@@ -136,28 +144,35 @@ impl KvCache {
         Ok(())
     }
 
-    /// Forgets everything, the size of the batch included.
+    /// Removes all tokens, and the size of the batch.
     pub fn reset(&mut self) {
         self.sequences = octaplex::KvCache::from_layers(Vec::new());
     }
 
-    /// Forgets the tokens from `position` on, as after rejected drafts; beyond the end, nothing happens. Up to
-    /// [`LayerConfig::max_rollback`] tokens back it is then the cache that never had them, bit for bit.
+    /// Removes the tokens from `position` on, such as rejected drafts. A position beyond the end changes
+    /// nothing.
+    ///
+    /// Up to [`LayerConfig::max_rollback`] tokens back, the cache is then bit-exact with one that never had
+    /// these tokens.
     ///
     /// # Errors
-    /// A sliding window that would show what it has dropped, as [`SharedLayer::truncate`] says; the cache is then as it
-    /// was.
+    /// The errors of [`SharedLayer::truncate`]: a sliding window would show tokens that it has dropped. The
+    /// cache is then as it was.
     pub fn truncate(&mut self, position: usize) -> Result<()> {
         self.sequences.truncate(position).map_err(Error::wrap)
     }
 
-    /// Adds tokens to every sequence: keys after the rotary embedding, \[batch]\[key/value heads]\[tokens]\[key width], and
-    /// values, \[batch]\[key/value heads]\[tokens]\[value width], f32, f16 or bf16. Tensors that are not contiguous are
-    /// copied.
+    /// Appends tokens to every sequence, in f32, f16 or bf16. Tensors that are not contiguous are copied.
+    ///
+    /// `keys` come after the rotary embedding, \[batch]\[key/value heads]\[tokens]\[key width]. `values`
+    /// are \[batch]\[key/value heads]\[tokens]\[value width].
     ///
     /// # Errors
-    /// Another device, type or shape, another batch than before, values that are NaN, infinite or beyond f16, no room;
-    /// the cache is then as it was.
+    /// * Another device, type, shape or batch.
+    /// * Values that are NaN, infinite or beyond f16.
+    /// * A full cache.
+    ///
+    /// The cache is then as it was.
     pub fn append(&mut self, keys: &Tensor, values: &Tensor) -> Result<()> {
         let (batch, _) = check_new(self.config(), keys, values, None)?;
         self.change(batch, batch > 1, |cache| cache.append_block(keys, values))
@@ -165,21 +180,23 @@ impl KvCache {
 
     /// Computes attention of queries to what the cache holds.
     ///
-    /// `queries` are \[batch]\[query heads]\[queries]\[key width]. The result has as many rows of \[value width], in the
-    /// queries' type. Query heads are a multiple of key/value heads and share them in order. The last query has the position of
-    /// the newest token, those before it the positions before, and none sees a later token: no mask is needed.
-    /// [`attend_with`](Self::attend_with) has options.
+    /// `queries` are \[batch]\[query heads]\[queries]\[key width]. The result has as many rows of \[value
+    /// width], in the queries' type. Query heads are a multiple of key/value heads and share them in order.
+    ///
+    /// The last query has the position of the newest token; the others have the positions before it. No
+    /// query sees a later token, so no mask is needed. [`attend_with`](Self::attend_with) has options.
     ///
     /// # Errors
-    /// Another device, type or shape, another batch than the cache's, queries that are NaN or infinite, an empty cache.
+    /// Another device, type, shape or batch; queries that are NaN or infinite; an empty cache.
     pub fn attend(&self, queries: &Tensor) -> Result<Tensor> {
         self.attend_with(queries, &Attend::default())
     }
 
-    /// [`attend`](Self::attend) with options: scale, soft cap, sliding window and the rest. Their `queries` is the tensor's.
+    /// Computes attention with options: scale, soft cap, sliding window and the rest. The tensor sets their
+    /// `queries`.
     ///
     /// # Errors
-    /// As [`attend`](Self::attend).
+    /// The errors of [`attend`](Self::attend).
     pub fn attend_with(&self, queries: &Tensor, options: &Attend) -> Result<Tensor> {
         let width = self.config().value_dim;
         let rows = Rows::queries(self.config(), queries)?;
@@ -197,22 +214,24 @@ impl KvCache {
         Tensor::from_vec(outputs, shape, queries.device())?.to_dtype(queries.dtype())
     }
 
-    /// Appends the tokens and computes attention of as many queries, as a model's layer does.
+    /// Appends tokens and computes attention of as many queries, as a model's layer does.
     ///
-    /// A prompt goes in by blocks, so that its tokens see what they would see one by one. Its beginning decides the balance
-    /// ([`calibration`](Self::calibration)). [`append_attend_with`](Self::append_attend_with) has options.
+    /// It appends a prompt in blocks, so that its queries see what they would see one by one. The beginning
+    /// of the prompt decides the balance ([`calibration`](Self::calibration)).
+    /// [`append_attend_with`](Self::append_attend_with) has options.
     ///
     /// # Errors
-    /// As [`append`](Self::append) and [`attend`](Self::attend). The cache is then as it was. With a `max_rollback` of 0, a page
-    /// that closed with the last token stays closed.
+    /// The errors of [`append`](Self::append) and [`attend`](Self::attend). The cache is then as it was,
+    /// with one exception: with a `max_rollback` of 0, a page that closed with the last token stays closed.
     pub fn append_attend(&mut self, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor> {
         self.append_attend_with(queries, keys, values, &Attend::default())
     }
 
-    /// [`append_attend`](Self::append_attend) with options.
+    /// Appends and computes attention with options, as [`append_attend`](Self::append_attend) does without.
     ///
     /// # Errors
-    /// As [`append_attend`](Self::append_attend), and for options with a bias or a position, which have no meaning for blocks.
+    /// The errors of [`append_attend`](Self::append_attend). A bias or a position in the options is an
+    /// error too, because it has no meaning for blocks.
     pub fn append_attend_with(
         &mut self,
         queries: &Tensor,
@@ -221,19 +240,21 @@ impl KvCache {
         options: &Attend,
     ) -> Result<Tensor> {
         if options.position.is_some() || !options.bias.is_empty() {
-            bail!("options with a position or a bias: call append, then attend_with");
+            bail!(
+                "options have a position or a bias, which blocks cannot use: call append, then attend_with"
+            );
         }
         self.append_attend_by(queries, keys, values, |cache, queries| cache.attend_with(queries, options))
     }
 
-    /// [`append_attend`](Self::append_attend) with your own attention, such as that of a GPU that has the pages
+    /// Appends and calls your own attention, such as that of a GPU that has the pages
     /// ([`sequences`](Self::sequences)).
     ///
-    /// It calls `attend` after it appended each block, with the block's queries. `attend` returns
-    /// \[batch]\[query heads]\[queries]\[value width].
+    /// It calls `attend` after each block, with the block's queries. `attend` returns \[batch]\[query
+    /// heads]\[queries]\[value width].
     ///
     /// # Errors
-    /// As [`append_attend`](Self::append_attend), and what `attend` returns.
+    /// The errors of [`append_attend`](Self::append_attend), and those of `attend`.
     pub fn append_attend_by(
         &mut self,
         queries: &Tensor,
@@ -257,7 +278,8 @@ impl KvCache {
         })
     }
 
-    /// Makes a change, which is taken back if it fails. Of one token in one sequence nothing is kept for that.
+    /// Changes the cache, and restores it if `work` fails. One token in one sequence needs no copy for
+    /// that.
     fn change<T>(
         &mut self,
         batch: usize,
@@ -284,7 +306,7 @@ impl KvCache {
         match self.sequences.layers().len() {
             0 => bail!("the cache has no tokens yet"),
             count if count == batch => Ok(()),
-            count => bail!("a batch of {batch}, and the cache has one of {count}: reset it first"),
+            count => bail!("a batch of {batch}, expected {count}: reset the cache to use another batch"),
         }
     }
 
@@ -301,8 +323,8 @@ impl KvCache {
         })
     }
 
-    /// The end of the block that starts with token `from`. In blocks from one closing page to the next, every query sees
-    /// the pages that it would see if tokens came one by one.
+    /// Returns the end of the block that starts with token `from`. Blocks end where pages close, so every
+    /// query sees the pages that it would see if tokens came one by one.
     fn block_end(&self, from: usize) -> usize {
         let config = self.config();
         let first = config.sink_tokens + config.recent_window + config.page - 1;
@@ -311,14 +333,16 @@ impl KvCache {
             None if from < first => first,
             None => next_page(from, first, config.page),
         };
-        // A local layer drops a page once its newest query is past it: the first query of a block must be as well.
+        // A layer with a sliding window drops a page once its newest query is past it. So the first query
+        // of a block must be past it too.
         config.sliding_window.map_or(end, |window| {
             let seen = (from + 1).saturating_sub(window).max(config.sink_tokens);
             end.min(next_page(seen, config.sink_tokens, config.page).saturating_add(window - 1))
         })
     }
 
-    /// Decides the balance where the first page closes within this prompt, from its first keys and queries.
+    /// Decides the balance from a prompt's first keys and queries, if the first page closes within the
+    /// prompt.
     fn calibrate(&mut self, queries: &Tensor, keys: &Tensor) -> Result<()> {
         let config = *self.config();
         let tokens = keys.dim(2)?;
@@ -342,7 +366,7 @@ impl KvCache {
     }
 }
 
-/// The end of the page that `position` is in, where the first one starts at `first`.
+/// Returns the end of the page with `position`. The first page starts at `first`.
 fn next_page(position: usize, first: usize, page: usize) -> usize {
     first + ((position - first) / page + 1) * page
 }

@@ -1,9 +1,9 @@
-//! Tensors, checked, as the slices that the library takes.
+//! Checks tensors and turns them into slices for the library.
 
 use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor, bail};
 use octaplex::LayerConfig;
 
-/// \[batch]\[heads]\[tokens]\[width] on the CPU, without gaps.
+/// A contiguous tensor on the CPU, \[batch]\[heads]\[tokens]\[width].
 pub(crate) struct Rows {
     tensor: Tensor,
     shape: Shape,
@@ -20,7 +20,7 @@ impl Rows {
         Self::new(tensor, check("values", tensor, Some(config.kv_heads), config.value_dim)?)
     }
 
-    /// In f32, whatever they came in.
+    /// Converts queries of any type to f32.
     pub(crate) fn queries(config: &LayerConfig, tensor: &Tensor) -> Result<Self> {
         let shape = check("queries", tensor, None, config.key_dim)?;
         Self::new(&tensor.to_dtype(DType::F32)?, shape)
@@ -42,12 +42,12 @@ impl Rows {
         self.shape.2
     }
 
-    /// Rows of all sequences together.
+    /// Returns the rows of all sequences together.
     pub(crate) fn count(&self) -> usize {
         self.shape.0 * self.shape.1 * self.shape.2
     }
 
-    /// Reads the values where they are.
+    /// Calls `work` with the values, without a copy.
     pub(crate) fn read<T>(&self, work: impl FnOnce(Values) -> Result<T>) -> Result<T> {
         let (storage, layout) = self.tensor.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else { bail!("a tensor that is not on the CPU") };
@@ -64,7 +64,7 @@ pub(crate) struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Those of one.
+    /// Returns the values of one sequence.
     pub(crate) fn sequence(&self, number: usize) -> octaplex::Floats<'a> {
         let start = self.start + number * self.each;
         let range = start..start + self.each;
@@ -76,7 +76,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The same of a tensor in f32.
+    /// Returns the values of one sequence of a tensor in f32.
     pub(crate) fn in_f32(&self, number: usize) -> &'a [f32] {
         match self.sequence(number) {
             octaplex::Floats::F32(values) => values,
@@ -85,7 +85,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Keys and values, and queries where there are some, of the same batch and tokens; these two.
+/// Checks that keys, values and queries, if any, have the same batch and tokens, and returns both.
 pub(crate) fn check_new(
     config: &LayerConfig,
     keys: &Tensor,
@@ -95,12 +95,15 @@ pub(crate) fn check_new(
     let (batch, _, tokens, _) = check_keys(config, keys)?;
     let values = check("values", values, Some(config.kv_heads), config.value_dim)?;
     if (values.0, values.2) != (batch, tokens) {
-        bail!("keys of {:?} and values of {values:?}: not of the same tokens", keys.dims());
+        bail!("keys of {:?} and values of {values:?} must have the same batch and tokens", keys.dims());
     }
     if let Some(queries) = queries {
         let queries = check("queries", queries, None, config.key_dim)?;
         if (queries.0, queries.2) != (batch, tokens) {
-            bail!("queries of {queries:?} and keys of {:?}: one for each new token", keys.dims());
+            bail!(
+                "queries of {queries:?} and keys of {:?}: expected one query for each new token",
+                keys.dims()
+            );
         }
     }
     Ok((batch, tokens))
@@ -114,7 +117,7 @@ fn check(what: &str, tensor: &Tensor, heads: Option<usize>, width: usize) -> Res
     check_device(what, tensor.device())?;
     if !matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16) {
         let dtype = tensor.dtype().as_str();
-        bail!("{what} in {dtype}: f32, f16 and bf16 are taken, for example .to_dtype(DType::F32)");
+        bail!("{what} in {dtype}: expected f32, f16 or bf16, for example .to_dtype(DType::F32)");
     }
     match *tensor.dims() {
         [a, b, c, d] if d == width && heads.is_none_or(|heads| heads == b) && a * b * c > 0 => {
@@ -122,7 +125,7 @@ fn check(what: &str, tensor: &Tensor, heads: Option<usize>, width: usize) -> Res
         }
         _ => {
             let heads = heads.map_or("query heads".into(), |heads| format!("{heads} heads"));
-            bail!("{what} of shape {:?}: [batch, {heads}, tokens, width {width}] is taken", tensor.dims())
+            bail!("{what} of shape {:?}: expected [batch, {heads}, tokens, width {width}]", tensor.dims())
         }
     }
 }
@@ -130,9 +133,7 @@ fn check(what: &str, tensor: &Tensor, heads: Option<usize>, width: usize) -> Res
 fn check_device(what: &str, device: &Device) -> Result<()> {
     if !device.is_cpu() {
         let place = if device.is_cuda() { "a CUDA" } else { "another" };
-        bail!(
-            "{what} on {place} device: the cache is on the CPU, bring them there with .to_device(&Device::Cpu)"
-        );
+        bail!("{what} on {place} device: the cache is on the CPU; copy them with .to_device(&Device::Cpu)");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The cache on tensors, held against the library's own and against exact attention.
+//! Compares the cache on tensors with the library's own cache and with exact attention.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use candle_core::{D, DType, Device, Result, Tensor};
@@ -6,7 +6,7 @@ use octaplex_candle::{Attend, Backend, KvCache, LayerConfig};
 
 const DIM: usize = 64;
 
-/// Numbers of a normal distribution's kind, the same everywhere.
+/// Returns roughly normal numbers, the same on every machine.
 fn random(shape: [usize; 4], seed: u64) -> Tensor {
     let mut state = seed;
     let mut next = || {
@@ -21,7 +21,7 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
     tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Keys and queries, keys and values with two heads each, queries with six.
+/// Keys and values with two heads each, and queries with six.
 fn tokens(batch: usize, count: usize, seed: u64) -> [Tensor; 3] {
     let kv = |seed| random([batch, 2, count, DIM], seed);
     [random([batch, 6, count, DIM], seed), kv(seed + 1), kv(seed + 2)]
@@ -39,7 +39,7 @@ fn narrow(tensors: &[Tensor; 3], from: usize, count: usize) -> [Tensor; 3] {
     tensors.each_ref().map(|tensor| tensor.narrow(2, from, count).unwrap())
 }
 
-/// Causal attention, as models on candle have it; `window` tokens, the query's own included.
+/// Causal attention as models on candle compute it. `window` counts tokens, the query's own included.
 fn exact([q, k, v]: &[Tensor; 3], window: usize) -> Result<Tensor> {
     let (batch, heads, tokens, _) = k.dims4()?;
     let repeat = |kv: &Tensor| {
@@ -66,7 +66,7 @@ fn error(a: &Tensor, b: &Tensor) -> f64 {
 fn outputs_are_those_of_exact_attention() {
     let all = tokens(2, 400, 1);
     for (config, window, limit) in [
-        (in_f32(), 9999, 1e-3), // sinks and window are in f16, whatever the codec
+        (in_f32(), 9999, 1e-3), // sinks and window are f16 with any codec
         (in_f32().sliding_window(90), 90, 1e-3),
         (config(), 9999, 0.1),
         (config().sliding_window(90), 90, 0.1),
@@ -87,7 +87,7 @@ fn outputs_are_those_of_exact_attention() {
     }
 }
 
-/// The library's own cache, sequence by sequence, on slices.
+/// The library's own cache on slices, sequence by sequence.
 #[test]
 fn bits_are_the_librarys() {
     let all = tokens(2, 300, 2);
@@ -108,14 +108,15 @@ fn bits_are_the_librarys() {
     assert!(floats(&found) == expected);
 }
 
-/// A prompt at once, in pieces or token by token: what each query sees is the same.
+/// Appends a prompt at once, in pieces or token by token: each query sees the same.
 #[test]
 fn blocks_change_nothing() {
     // `graded` keys would sort channels by the first piece's keys and queries.
     let four_bits = "turboquant".parse().unwrap();
     let config = config().keys(four_bits).values(four_bits);
     for config in [config, config.sliding_window(100)] {
-        // A balance from keys alone, which pieces decide as well; and one from the prompt's first keys and queries.
+        // One balance from keys alone, which pieces decide too; one from the prompt's first keys and
+        // queries.
         let all = tokens(1, 220, 3);
         let outputs = |pieces: &[usize], calibration: usize| {
             let mut cache = KvCache::new(&config).unwrap().calibration(calibration);
@@ -127,7 +128,7 @@ fn blocks_change_nothing() {
             }
             Tensor::cat(&outputs, 2).unwrap()
         };
-        // Sums over exact tokens have another order where a block hides some: no more than that.
+        // If a block hides exact tokens, sums have another order. Nothing else may differ.
         let same = |a: &Tensor, b: &Tensor| error(a, b) < 1e-6;
         let whole = outputs(&[220], 0);
         assert!(same(&whole, &outputs(&[1; 220], 0)));
@@ -136,7 +137,7 @@ fn blocks_change_nothing() {
         let mut all_at_once = KvCache::new(&config).unwrap().calibration(0).max_append(220);
         let [q, k, v] = &all;
         let output = all_at_once.append_attend(q, k, v).unwrap();
-        // Early queries see pages; and a sliding window ends blocks before it drops what they see.
+        // Early queries see pages, and a sliding window ends blocks before it drops what they see.
         assert!(!same(&output, &whole) && error(&output, &whole) < 0.1);
     }
 }
@@ -144,7 +145,7 @@ fn blocks_change_nothing() {
 #[test]
 fn the_prompts_queries_decide_the_balance() {
     let [q, k, v] = tokens(1, 200, 4);
-    // Channels of very different sizes, which a balance is for.
+    // Channels of very different sizes need a balance.
     let scales: Vec<f32> = (0..DIM).map(|channel| if channel < 4 { 20.0 } else { 1.0 }).collect();
     let k = k.broadcast_mul(&Tensor::from_vec(scales, DIM, &Device::Cpu).unwrap()).unwrap();
     let outputs = |calibration| {
@@ -175,13 +176,13 @@ fn types_and_strides_are_taken() {
         assert_eq!(output.dtype(), dtype);
         output
     };
-    // bf16's values are f16's and f32's as well; results are rounded to the queries' type.
+    // f16 and f32 hold all values of bf16. Results are rounded to the queries' type.
     let expected = outputs(DType::F32);
     for dtype in [DType::F16, DType::BF16] {
         let rounded = expected.to_dtype(dtype).unwrap();
         assert!(floats(&outputs(dtype)) == floats(&rounded), "{dtype:?}");
     }
-    // As a model has them before its transposition: [batch][tokens][heads][width].
+    // Tensors before a model's transposition: [batch][tokens][heads][width].
     let strided = [&q, &k, &v].map(|tensor| {
         let tensor = tensor.to_dtype(DType::F32).unwrap();
         tensor.transpose(1, 2).unwrap().contiguous().unwrap().transpose(1, 2).unwrap()
@@ -208,13 +209,13 @@ fn drafts_are_taken_back() {
     let tokens = |cache: &KvCache| (cache.stats().tokens, cache.stats().paged_tokens);
     assert_eq!(tokens(&drafted), tokens(&cache));
     assert!(step(&mut drafted, 250, 150) == step(&mut cache, 250, 150));
-    // A clone goes its own way.
+    // A clone continues on its own.
     cache.reset();
     assert_eq!((cache.current_seq_len(), cache.stats().bytes, drafted.current_seq_len()), (0, 0, 400));
     let [q, k, v] = narrow(&all, 0, 5).map(|tensor| tensor.narrow(0, 0, 1).unwrap());
     cache.append_attend(&q, &k, &v).unwrap(); // another batch
     assert_eq!(cache.sequences().len(), 1);
-    // What a sliding window has dropped does not come back.
+    // Tokens that a sliding window has dropped cannot return.
     let mut sliding = KvCache::new(&config().sliding_window(64)).unwrap();
     step(&mut sliding, 0, 400);
     let stats = sliding.stats();
@@ -237,9 +238,9 @@ fn snapshots_of_a_sequence() {
     assert!(attend(&loaded) == attend(&cache));
 }
 
-/// Each names what is wrong, and the cache stays as it was.
+/// Each error names what is wrong, and the cache stays as it was.
 #[test]
-fn what_does_not_fit_is_refused() {
+fn wrong_tensors_are_errors() {
     let all = tokens(2, 300, 8);
     let mut cache = KvCache::new(&config().capacity(320)).unwrap();
     let empty = cache.attend(&all[0]).unwrap_err().to_string();
@@ -264,13 +265,14 @@ fn what_does_not_fit_is_refused() {
         ([q1.clone(), k1.narrow(1, 0, 1).unwrap(), v1.clone()], &["keys of shape [2, 1, 1, 64]", "2 heads"]),
         ([q1.clone(), k1.clone(), v1.narrow(3, 0, 32).unwrap()], &["values of shape", "width 64"]),
         ([q1.narrow(1, 0, 5).unwrap(), k1.clone(), v1.clone()], &["query heads"]),
-        ([q1.narrow(0, 0, 1).unwrap(), k1.clone(), v1.clone()], &["one for each new token"]),
-        ([q.clone(), k1.clone(), v1.clone()], &["one for each new token"]),
-        ([q1.clone(), k1.clone(), v.clone()], &["not of the same tokens"]),
-        (one(10).map(|tensor| tensor.narrow(0, 1, 1).unwrap()), &["a batch of 1", "one of 2", "reset"]),
+        ([q1.narrow(0, 0, 1).unwrap(), k1.clone(), v1.clone()], &["one query for each new token"]),
+        ([q.clone(), k1.clone(), v1.clone()], &["one query for each new token"]),
+        ([q1.clone(), k1.clone(), v.clone()], &["the same batch and tokens"]),
+        (one(10).map(|tensor| tensor.narrow(0, 1, 1).unwrap()), &["a batch of 1", "expected 2", "reset"]),
         (one(10).map(|tensor| tensor.squeeze(2).unwrap()), &["[2, 2, 64]"]),
         (one(10).map(|tensor| tensor.narrow(2, 0, 0).unwrap()), &["[2, 2, 0, 64]"]),
-        // In the second sequence, when the first has taken its tokens; of many tokens, in the last.
+        // An error in the second sequence after the first has taken its tokens, and one in the last of many
+        // tokens.
         ([q1.clone(), put(&k1, 200, f32::NAN), v1.clone()], &["sequence 1", "keys", "NaN"]),
         ([q1.clone(), k1.clone(), put(&v1, 200, 1e6)], &["sequence 1", "values"]),
         ([put(&q1, 400, f32::INFINITY), k1.clone(), v1.clone()], &["sequence 1", "queries"]),
@@ -289,7 +291,7 @@ fn what_does_not_fit_is_refused() {
         let error = cache.append_attend_with(&q1, &k1, &v1, &options).unwrap_err().to_string();
         assert!(error.contains("call append, then attend"), "{error}");
     }
-    // One sequence, one token: nothing is kept for the case, and the token is taken back.
+    // With one sequence and one token no copy is kept; the token is removed again.
     let mut single = KvCache::new(&config()).unwrap();
     let first = |tensor: &Tensor| tensor.narrow(0, 0, 1).unwrap();
     single.append(&first(&all[1]), &first(&all[2])).unwrap();
@@ -297,14 +299,14 @@ fn what_does_not_fit_is_refused() {
     let query = put(&first(&q1), 3, f32::NAN);
     single.append_attend_with(&query, &first(&k1), &first(&v1), &options).unwrap_err();
     assert_eq!(single.stats(), stats);
-    // A first prompt that fails leaves no size of a batch.
+    // A first prompt that fails does not fix the size of the batch.
     let mut fresh = KvCache::new(&config()).unwrap();
     fresh.append(&put(&all[1], 7, f32::NAN), &all[2]).unwrap_err();
     assert_eq!(fresh.sequences().len(), 0);
     assert!(KvCache::new(&LayerConfig::new(2, 63, 2000)).unwrap_err().to_string().contains("63"));
 }
 
-/// Where something else attends and fails, the cache is as it was.
+/// If your own attention fails, the cache is as it was.
 #[test]
 fn another_attention_may_fail() {
     let all = tokens(1, 401, 91);
@@ -323,7 +325,7 @@ fn another_attention_may_fail() {
     };
     let error = cache.append_attend_by(&q, &k, &v, second_fails).unwrap_err();
     assert!(error.to_string().contains("no GPU") && cache.current_seq_len() == 0, "{error}");
-    // The same bits as by its own attention, block by block.
+    // Bit-exact with the cache's own attention, block by block.
     let by = |cache: &KvCache, queries: &Tensor| cache.attend(queries);
     let output = cache.append_attend_by(&q, &k, &v, by).unwrap();
     assert_eq!(floats(&output), floats(&never.append_attend(&q, &k, &v).unwrap()));

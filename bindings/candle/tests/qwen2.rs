@@ -1,4 +1,4 @@
-//! The example's model beside that of candle-transformers, whose file it changes.
+//! Compares the example's model with candle-transformers', whose file it changes.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 #[allow(unreachable_pub, dead_code)]
@@ -17,7 +17,7 @@ use std::process::Command;
 
 const VOCABULARY: usize = 96;
 
-/// A GGUF file of two layers, four query heads and two key/value heads of 32, random weights.
+/// A GGUF file of two layers with random weights: four query heads and two key/value heads of width 32.
 fn file() -> Vec<u8> {
     let (width, kv, feed) = (128, 64, 192);
     let mut state = 1u64;
@@ -76,7 +76,7 @@ fn file() -> Vec<u8> {
     file.into_inner()
 }
 
-/// What a model writes after a prompt of 200 tokens: the likeliest ones, and the last logits.
+/// Returns what a model writes after a prompt of 200 tokens: the likeliest tokens, and the last logits.
 fn written(mut forward: impl FnMut(&Tensor, usize) -> candle_core::Result<Tensor>) -> (Vec<u32>, Vec<f32>) {
     let mut next: Vec<u32> = (0..200).map(|token| token * 37 % VOCABULARY as u32).collect();
     let (mut position, mut tokens, mut last) = (0, Vec::new(), Vec::new());
@@ -132,7 +132,7 @@ fn tokens_are_those_of_the_unchanged_model() {
     assert!(bytes < exact_bytes && logits.iter().all(|logit| logit.is_finite()), "{bytes} {exact_bytes}");
 }
 
-/// The example's claim: fewer than 60 lines, those that went and those that came.
+/// Fewer than 60 lines differ, counting removed and added ones.
 #[test]
 fn fewer_than_60_lines_are_changed() {
     let cargo = |arguments: &[&str]| {
@@ -143,7 +143,7 @@ fn fewer_than_60_lines_are_changed() {
     };
     let version = cargo(&["--version", "--verbose"]);
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    // Other platforms' packages need not be there.
+    // Packages of other platforms may be missing.
     let metadata =
         cargo(&["metadata", "--format-version", "1", "--locked", "--offline", "--filter-platform", host]);
     let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
@@ -153,7 +153,7 @@ fn fewer_than_60_lines_are_changed() {
     let original = std::fs::read_to_string(manifest.with_file_name("src/models/quantized_qwen2.rs")).unwrap();
     let changed = include_str!("../examples/qwen2/model.rs");
     let (original, changed): (Vec<_>, Vec<_>) = (original.lines().collect(), changed.lines().collect());
-    // The longest common subsequence: what is not in it was changed.
+    // All lines outside of the longest common subsequence were changed.
     let mut common = vec![0; changed.len() + 1];
     for line in &original {
         let mut before = 0;

@@ -1,5 +1,7 @@
-//! The quantised Qwen2 of candle-transformers with the compressed cache in place of its own: `model.rs` is that crate's
-//! file with 41 lines changed, those that went and those that came (`octaplex` in it finds most of them). Both continue the same text in turn.
+//! Runs candle-transformers' quantised Qwen2 with the compressed cache instead of its own.
+//!
+//! `model.rs` is that crate's file with 41 changed lines, counting removed and added ones; most contain
+//! `octaplex`. Both models continue the same text in turn.
 //!
 //! ```sh
 //! cargo run --release -p octaplex-candle --features rayon --example qwen2 -- qwen2.5-0.5b.gguf text.txt 2048 64
@@ -18,7 +20,7 @@ use std::fs::File;
 use std::time::Instant;
 use tokenizers::Tokenizer;
 
-/// A model, the tokens that it has written, and how long it took for the prompt and for each of them.
+/// A model, the tokens that it has written, and the times of the prompt and of each token.
 struct Run {
     model: ModelWeights,
     tokens: Vec<u32>,
@@ -35,7 +37,8 @@ impl Run {
         Ok(Self { model, tokens, prefill: start.elapsed().as_secs_f64(), each: Vec::new() })
     }
 
-    /// The logits after a token at a position: the likeliest next one is the run's own.
+    /// Runs the model on a token at a position and returns the logits. The likeliest next token is the
+    /// run's own.
     fn step(&mut self, token: u32, position: usize) -> Result<()> {
         let start = Instant::now();
         let logits = self.model.forward(&Tensor::new(&[token], &Device::Cpu)?.unsqueeze(0)?, position)?;
@@ -44,7 +47,7 @@ impl Run {
         Ok(())
     }
 
-    /// The median, in milliseconds.
+    /// Returns the median in milliseconds.
     fn ms(&self) -> f64 {
         let mut each = self.each.clone();
         each.sort_by(f64::total_cmp);
@@ -78,7 +81,7 @@ fn main() -> Result<()> {
     compressed.compress(|each| each.keys(four_bits).values(four_bits))?;
     let mut own = Run::start(own, prompt)?;
     let mut compressed = Run::start(compressed, prompt)?;
-    // Both read what candle's own cache writes, so that each token is the same question to both.
+    // Both read the tokens of candle's own cache, so that both predict after the same tokens.
     for number in 0..new {
         let (token, position) = (own.tokens[number], prompt.len() + number);
         own.step(token, position)?;

@@ -311,7 +311,7 @@ impl ModelWeights {
         })
     }
 
-    /// Keeps keys and values compressed from now on; `each` says how, given the defaults.
+    /// Compresses keys and values from now on. `each` changes the default configuration.
     pub fn compress(&mut self, each: impl FnOnce(LayerConfig) -> LayerConfig) -> Result<()> {
         let first = &self.layers[0];
         let config = CacheConfig::new(self.layers.len(), first.n_kv_head, first.head_dim, first.cos.dim(0)?);
@@ -322,7 +322,7 @@ impl ModelWeights {
         Ok(())
     }
 
-    /// What the compressed cache holds, all layers together.
+    /// Returns what the compressed caches of all layers hold.
     pub fn stats(&self) -> Stats {
         self.layers.iter().filter_map(|layer| layer.compressed.as_ref()).map(KvCache::stats).sum()
     }
