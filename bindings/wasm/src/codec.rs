@@ -22,9 +22,10 @@ pub struct Coder {
 }
 
 #[cfg(feature = "specs")]
-fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
+fn build(spec: &str, dim: usize, stream: Stream) -> Result<(CodecSpec, Box<dyn Codec>), Failure> {
     let spec: CodecSpec = spec.parse()?;
-    Ok((spec, spec.build_dyn(dim, Backend::detect(), stream)?))
+    let codec = spec.build_dyn(dim, Backend::detect(), stream);
+    Ok((spec, codec.map_err(|error| Failure::of(spec, error))?))
 }
 
 /// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.
