@@ -126,8 +126,13 @@ impl Profile {
                 let config = each.keys(keys.unwrap_or(each.keys)).values(values.unwrap_or(each.values));
                 Choice { spec, bytes: config.page_bytes(), factor }
             };
-            let mut choices: Vec<_> = self.curves[role].iter().map(of).collect();
-            choices.sort_by_key(|choice| (choice.bytes, choice.factor.0));
+            let key = |choice: &Choice| (choice.bytes, choice.factor.0);
+            // Sorted as they come: they are few, and a second sort would be 2 kB of a WebAssembly module.
+            let mut choices: Vec<Choice> = Vec::new();
+            for choice in self.curves[role].iter().map(of) {
+                let at = choices.partition_point(|before| key(before) <= key(&choice));
+                choices.insert(at, choice);
+            }
             hull(choices)
         })
     }

@@ -463,7 +463,7 @@ static void configurations(void) {
     REFUSED(key_dim, 65, UNSUPPORTED, "width 65");
     REFUSED(value_dim, SIZE_MAX, UNSUPPORTED, "width");
     REFUSED(capacity, 0, UNSUPPORTED, "capacity");
-    REFUSED(page, 65, UNSUPPORTED, "pages");
+    REFUSED(page, 65, UNSUPPORTED, "a page must have");
     REFUSED(recent_window, SIZE_MAX, UNSUPPORTED, "recent");
     REFUSED(max_rollback, SIZE_MAX, UNSUPPORTED, "rollbacks");
     REFUSED(center, 3, UNSUPPORTED, "OCTAPLEX_CENTER_OFF");
@@ -481,7 +481,7 @@ static void configurations(void) {
     CHECK(cache != NULL);
     WELL(octaplex_cache_free(cache, &error));
     wrong.profile = "octaplex-profile 1\n";
-    NOTHING(octaplex_cache_create(&wrong, &error), TEXT, "line 2: it ends here");
+    NOTHING(octaplex_cache_create(&wrong, &error), TEXT, "line 2: the text ends here");
     wrong.profile = PROFILE;
     NOTHING(octaplex_cache_create(&wrong, &error), LENGTH, "another model: it has 2 layers");
     NOTHING(octaplex_cache_memory_needed(&wrong, 1, &error), UNSUPPORTED, "a profile is of all");

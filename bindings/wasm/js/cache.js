@@ -5,7 +5,8 @@ const NONE = 2 ** 32 - 1;
 const CENTERS = ["off", "prefix", "page"];
 const CONFIG = [
   "layers", "boundaryLayers", "kvHeads", "headDim", "keyDim", "valueDim", "capacity", "keys", "values", "cache_type_k",
-  "cache_type_v", "page", "sinkTokens", "recentWindow", "center", "balance", "slidingWindow", "maxRollback", "queryHeads",
+  "cache_type_v", "bits", "profile", "page", "sinkTokens", "recentWindow", "center", "balance", "slidingWindow", "maxRollback",
+  "queryHeads",
 ];
 const ATTEND = ["queries", "scale", "softCap", "window", "keepSinks", "sinkLogits", "bias", "position"];
 const STATS = [
@@ -42,8 +43,11 @@ export class Cache extends Handle {
       number("queryHeads", NONE),
     ];
     const [keys, values] = [spec(config, "keys", "cache_type_k"), spec(config, "values", "cache_type_v")];
+    const bits = finite(config.bits, "bits");
     return run(memory, () => {
-      const made = wasm.cache_new(memory.numbers(numbers), ...memory.text(keys, "keys"), ...memory.text(values, "values"));
+      const specs = [...memory.text(keys, "keys"), ...memory.text(values, "values")];
+      const profile = config.profile === undefined ? [0, NONE] : memory.text(config.profile, "profile");
+      const made = wasm.cache_new(memory.numbers(numbers), bits, ...specs, ...profile);
       return new Cache(wasm, memory, memory.check(made));
     });
   }
@@ -131,12 +135,7 @@ export class Cache extends Handle {
   #options(options) {
     known(options, ATTEND, "attend's options");
     const memory = this.#memory;
-    const float = (name) => {
-      const value = options[name];
-      if (value === undefined) return NaN;
-      if (typeof value === "number" && Number.isFinite(Math.fround(value))) return value;
-      throw new OctaplexError("Range", `${name}: a finite number, got ${show(value)}`);
-    };
+    const float = (name) => finite(options[name], name, Math.fround);
     const floats = (name) => (options[name] === undefined ? null : memory.span(options[name], Float32Array, name));
     const [scale, softCap] = new Uint32Array(new Float32Array([float("scale"), float("softCap")]).buffer);
     return [
@@ -222,6 +221,13 @@ export class Cache extends Handle {
 /** Address and length of floats, or of none. */
 function place(memory, span, target) {
   return span === null ? [0, 0] : [memory.place(span, target), span.length];
+}
+
+/** A finite number, also once it is rounded; NaN for undefined. */
+function finite(value, name, round = Number) {
+  if (value === undefined) return NaN;
+  if (typeof value === "number" && Number.isFinite(round(value))) return value;
+  throw new OctaplexError("Range", `${name}: a finite number, got ${show(value)}`);
 }
 
 /** A spec under either of its names. */

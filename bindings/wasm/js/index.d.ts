@@ -3,7 +3,7 @@ export type ErrorCode =
   // Errors of the library: see its `Error`.
   | "NonFinite" | "Overflow" | "Weight" | "Length" | "Row" | "Page" | "Missing" | "Capacity" | "Rows" | "Heads" | "Width"
   | "Corrupt" | "Full" | "Dropped" | "Empty" | "Snapshot" | "UnknownCodec" | "UnknownKey" | "Value" | "Conflict"
-  | "Unsupported" | "Other"
+  | "Unsupported" | "Profile" | "ProfileShape" | "Other"
   // An argument has the wrong type, a number is out of range, or an option does not exist.
   | "Type" | "Range" | "UnknownOption"
   // An object was used after its `dispose()`, or a view after the memory grew.
@@ -103,6 +103,16 @@ export interface CacheOptions {
   /** llama.cpp's names of these two. */
   cache_type_k?: string;
   cache_type_v?: string;
+  /**
+   * Chooses `keys` and `values`: the most accurate codecs whose pages take at most so many bits a value, everything counted.
+   * From 2.1 at a width of 128, 2.3 at 32.
+   */
+  bits?: number;
+  /**
+   * The text of a model's profile (`octaplex calibrate` writes it). It spends `bits`, which it needs, where the model needs
+   * them: each layer has codecs of its own, which `shape(layer)` says.
+   */
+  profile?: string;
   /** Tokens of a page: 64 (by default), 128 or 256. */
   page?: number;
   /** The first tokens, exact for ever; 4 by default. */

@@ -4,11 +4,12 @@ use crate::memory::{expect_room, input, output, words};
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 use octaplex::cache::Center;
 use octaplex::codecs::HeadId;
 use octaplex::{
-    Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, Stats, bf16, f16,
+    Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, Profile, Stats, bf16, f16,
 };
 
 pub struct Cache {
@@ -40,13 +41,40 @@ fn page_bytes(config: &LayerConfig) -> u64 {
     config.kv_heads as u64 * (blocks + 4 * config.key_dim + 64) as u64 + 64
 }
 
+/// The layers of a cache, with the codecs that a profile chooses.
+fn profiled(text: &str, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConfig>, Failure> {
+    // The profile takes at most some times its text. Solving takes a step for each codec and layer.
+    expect_room(8 * text.len() as u64)?;
+    let profile = text.parse::<Profile>().map_err(|error| misread(text, error))?;
+    let codecs = text.lines().filter(|line| line.trim_start().starts_with(['k', 'v'])).count();
+    expect_room(128 * (codecs * profile.layers().min(config.layers)) as u64)?;
+    Ok(profile.solve(config, bits)?)
+}
+
+/// What is wrong with a profile's text: perhaps its line names a codec that this module lacks.
+fn misread(text: &str, error: Error) -> Failure {
+    let Error::Profile { line, .. } = error else { return error.into() };
+    let line = text.lines().nth(line.wrapping_sub(1)).unwrap_or_default().trim();
+    let codec = line.strip_prefix("keys ").or_else(|| line.strip_prefix("values "));
+    match codec.and_then(|rest| rest.split_whitespace().next()?.parse().ok()) {
+        Some(spec) => Failure::of(spec, error),
+        None => error.into(),
+    }
+}
+
 impl Cache {
     /// The handle of a cache.
     fn handle(cache: KvCache) -> usize {
         Box::into_raw(Box::new(Self { cache, queries: 0 })).addr()
     }
 
-    fn configured(numbers: &[u32; 14], keys: &str, values: &str) -> Result<usize, Failure> {
+    fn configured(
+        numbers: &[u32; 14],
+        bits: Option<f64>,
+        keys: &str,
+        values: &str,
+        profile: Option<&str>,
+    ) -> Result<usize, Failure> {
         let [
             layers,
             boundary,
@@ -63,6 +91,10 @@ impl Cache {
             rollback,
             query_heads,
         ] = numbers.map(|number| number as usize);
+        if bits.is_some() && !(keys.is_empty() && values.is_empty()) {
+            let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
+            return Err(Error::Unsupported { why }.into());
+        }
         let default = LayerConfig::new(heads, key_dim, capacity);
         // No text: none was named.
         let codec = |text: &str, default: CodecSpec| if text.is_empty() { Ok(default) } else { text.parse() };
@@ -80,14 +112,26 @@ impl Cache {
         each.sliding_window = given(window as u32);
         each.query_heads = given(query_heads as u32);
         // What is wrong with the configuration is said before there is talk of memory.
-        let codec = |spec: CodecSpec, dim| spec.build_dyn(dim, Backend::detect(), HeadId::default());
+        let codec = |spec: CodecSpec, dim| {
+            let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default());
+            codec.map_err(|error| Failure::of(spec, error))
+        };
         each.required_bytes_with(&*codec(each.keys, key_dim)?, &*codec(each.values, value_dim)?)?;
         if !(1..=1 << 16).contains(&layers) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());
         }
         expect_room((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
-        Ok(Self::handle(KvCache::new(config.layers(), Backend::detect())?))
+        let layers = match (bits, profile) {
+            (Some(bits), Some(profile)) => profiled(profile, &config, bits)?,
+            (Some(bits), None) => config.for_bits(bits)?.layers().collect(),
+            (None, None) => config.layers().collect(),
+            (None, Some(_)) => {
+                let why = "a profile spends bits: say how many with bits";
+                return Err(Error::Unsupported { why }.into());
+            }
+        };
+        Ok(Self::handle(KvCache::new(layers, Backend::detect())?))
     }
 
     fn config(&self, layer: usize) -> Result<&LayerConfig, Error> {
@@ -179,20 +223,28 @@ impl Cache {
     }
 }
 
-/// An empty cache; the numbers are named in [`Cache::configured`].
+/// An empty cache; the numbers are named in [`Cache::configured`]. Bits that are not given are NaN, and a profile that is not
+/// given has the length [`NONE`].
 ///
 /// # Safety
-/// There are 13 numbers; all else is as `memory::words` says.
+/// There are 14 numbers; all else is as `memory::words` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cache_new(
     numbers: *const [u32; 14],
+    bits: f64,
     keys: *const u8,
     keys_length: usize,
     values: *const u8,
     values_length: usize,
+    profile: *const u8,
+    profile_length: usize,
 ) -> usize {
+    let bits = (!bits.is_nan()).then_some(bits);
     // SAFETY: the caller's promise.
-    answer(unsafe { Cache::configured(&*numbers, words(keys, keys_length), words(values, values_length)) })
+    answer(unsafe {
+        let profile = given(profile_length as u32).map(|length| words(profile, length));
+        Cache::configured(&*numbers, bits, words(keys, keys_length), words(values, values_length), profile)
+    })
 }
 
 /// # Safety

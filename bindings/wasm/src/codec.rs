@@ -5,7 +5,7 @@ use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use octaplex::codecs::{Codec, Role, HeadId};
+use octaplex::codecs::{Codec, HeadId, Role};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// Queries that share a pass over the blocks.
@@ -22,9 +22,10 @@ pub struct Coder {
 }
 
 #[cfg(feature = "specs")]
-fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
+fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Codec>), Failure> {
     let spec: CodecSpec = spec.parse()?;
-    Ok((spec, spec.build_dyn(dim, Backend::detect(), head)?))
+    let codec = spec.build_dyn(dim, Backend::detect(), head);
+    Ok((spec, codec.map_err(|error| Failure::of(spec, error))?))
 }
 
 /// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.

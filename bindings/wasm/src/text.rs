@@ -31,6 +31,9 @@ pub(crate) fn fail(length: usize) -> ! {
 /// What went wrong.
 pub(crate) enum Failure {
     Library(Error),
+    /// A codec that this module lacks, and that the module of all codecs has.
+    #[cfg(feature = "specs")]
+    Absent(Error),
     /// So many bytes cannot be had.
     Memory(u64),
 }
@@ -42,8 +45,23 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
+    /// What was wrong with a codec of this spec.
+    #[cfg(feature = "specs")]
+    pub(crate) fn of(spec: octaplex::CodecSpec, error: Error) -> Self {
+        if spec.is_built() { Self::Library(error) } else { Self::Absent(error) }
+    }
+
+    const fn error(&self) -> Option<&Error> {
+        match self {
+            Self::Library(error) => Some(error),
+            #[cfg(feature = "specs")]
+            Self::Absent(error) => Some(error),
+            Self::Memory(_) => None,
+        }
+    }
+
     fn code(&self) -> &'static str {
-        let Self::Library(error) = self else { return "OutOfMemory" };
+        let Some(error) = self.error() else { return "OutOfMemory" };
         match error {
             Error::NonFinite { .. } => "NonFinite",
             Error::Overflow => "Overflow",
@@ -61,6 +79,8 @@ impl Failure {
             Error::Dropped { .. } => "Dropped",
             Error::Empty => "Empty",
             Error::Snapshot { .. } => "Snapshot",
+            Error::Profile { .. } => "Profile",
+            Error::ProfileShape { .. } => "ProfileShape",
             Error::UnknownCodec { .. } => "UnknownCodec",
             Error::UnknownKey { .. } => "UnknownKey",
             Error::Value { .. } => "Value",
@@ -75,6 +95,10 @@ impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library(error) => error.fmt(f),
+            #[cfg(feature = "specs")]
+            Self::Absent(error) => {
+                write!(f, "{error}; the module of load({{ codecs: \"all\" }}) has every codec")
+            }
             Self::Memory(bytes) => {
                 write!(f, "{bytes} bytes more do not fit WebAssembly's memory: dispose of what is done with")
             }

@@ -1,5 +1,6 @@
 // The package as a project has it: run where `octaplex` is installed (ci/wasm.sh).
 import assert from "node:assert/strict";
+import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { describe, test } from "node:test";
 import { OctaplexError, hasSimd, load } from "octaplex";
@@ -22,6 +23,12 @@ const close = (a, b, error) => {
   assert.equal(a.length, b.length);
   a.forEach((x, i) => assert.ok(Math.abs(x - b[i]) <= error, `${i}: ${x} and ${b[i]}`));
 };
+
+const PROFILE = await readFile("smollm2-135m.octaprofile", "utf8"); // of profiles/
+const profiled = { layers: 30, kvHeads: 3, headDim: 64, capacity: 1000, profile: PROFILE };
+
+/** The bits of a value in a page, of all layers together. */
+const meanBits = (cache) => Array.from({ length: cache.layers }, (_, layer) => cache.pageBits(layer)).reduce((a, b) => a + b) / cache.layers;
 
 /** Attention of one head in f64. */
 function attention(query, keys, values, dim = DIM) {
@@ -167,6 +174,73 @@ for (const simd of [true, false]) {
         const { pagedBytes, pagedTokens } = cache.stats();
         assert.equal((8 * pagedBytes) / (2 * DIM * pagedTokens), cache.pageBits());
       });
+    });
+
+    test("bits choose the codecs that they choose in Rust", () => {
+      const specs = (options) =>
+        using(octaplex.cache({ kvHeads: 8, headDim: 128, capacity: 4096, layers: 8, ...options }), (cache) => {
+          assert.ok(meanBits(cache) <= options.bits && meanBits(cache) > options.bits - 0.05, `${meanBits(cache)}`);
+          return Array.from({ length: 8 }, (_, layer) => [cache.shape(layer).keys, cache.shape(layer).values].join(" "));
+        });
+      // As `CacheConfig::for_bits` has them: between two rates, some layers have the higher one.
+      const [low, high] = ["graded:fine=4,coarse=1 trellis:m=2", "graded trellis:m=2"];
+      assert.deepEqual(specs({ bits: 2.5 }), [low, high, high, high, low, high, high, high]);
+      assert.deepEqual(specs({ bits: 9.6, boundaryLayers: 2 }), [0, 1, 2, 3, 4, 5, 6, 7].map((layer) => (layer % 6 < 2 ? "f16 f16" : "graded trellis")));
+    });
+
+    test("a profile spends the bits as in Rust", () => {
+      const codecs = (role) => [...PROFILE.matchAll(new RegExp(`^${role} (\\S+)`, "gm"))].map(([, spec]) => spec);
+      // What `Profile::solve` gives: each layer's codec of keys and of values, counted from 0 in the profile's lists.
+      for (const [bits, keys, values] of [
+        [1.5, "101212113210001101202001100010", "110000000000000001101001100000"],
+        [2.2, "323434334421103213414213311121", "321111111110001101212102200010"],
+        [3.2, "444666666643324434636446434242", "543333333231113324424314411131"],
+      ])
+        using(octaplex.cache({ ...profiled, bits }), (cache) => {
+          const solved = (role) => Array.from({ length: 30 }, (_, layer) => codecs(role).indexOf(cache.shape(layer)[role])).join("");
+          assert.deepEqual([solved("keys"), solved("values")], [keys, values]);
+          assert.ok(meanBits(cache) <= bits && meanBits(cache) > bits - 0.02, `${meanBits(cache)}`);
+        });
+      // The bytes, too.
+      using(octaplex.cache({ ...profiled, bits: 2.2 }), (cache) => {
+        for (let layer = 0; layer < 30; layer++) cache.append(layer, rows(3 * 200), rows(3 * 200));
+        const digest = createHash("sha256").update(cache.save()).digest("hex");
+        assert.equal(digest, "1eda53b8d06ffab710b85df0ebd0cc8182d3a2a9f2d3991bcbf257efa281b4ad"); // of `KvCache::save`
+        assert.ok(cache.attend(7, rows(9), { queries: 1 }).every(Number.isFinite));
+      });
+    });
+
+    test("bits and profiles that fit no cache are refused, and nothing is allocated", () => {
+      const all = () => {
+        fails("Unsupported", () => octaplex.cache({ ...config, bits: 3.2, keys: "f16" }), "not both");
+        fails("Unsupported", () => octaplex.cache({ ...config, bits: 3.2, cache_type_v: "q8_0" }), "not both");
+        fails("Unsupported", () => octaplex.cache({ ...config, bits: 0 }), "so few bits");
+        for (const bits of [NaN, Infinity, "3.2", null]) fails("Range", () => octaplex.cache({ ...config, bits }), "bits: a finite number");
+        fails("Unsupported", () => octaplex.cache({ ...profiled }), "a profile spends bits");
+        const spent = { ...profiled, bits: 2.2 };
+        fails("Unsupported", () => octaplex.cache({ ...spent, values: "trellis" }), "not both");
+        fails("Unsupported", () => octaplex.cache({ ...spent, bits: 1 }), "give more");
+        fails("Capacity", () => octaplex.cache({ ...spent, capacity: 100 }), "132");
+        // Another model's.
+        fails("ProfileShape", () => octaplex.cache({ ...spent, layers: 24 }), "it has 30 layers, and the cache has 24");
+        fails("ProfileShape", () => octaplex.cache({ ...spent, kvHeads: 2 }), "it has 3 key/value heads, and the cache has 2");
+        fails("ProfileShape", () => octaplex.cache({ ...spent, headDim: 128 }), "64 values in a key");
+        fails("ProfileShape", () => octaplex.cache({ ...spent, valueDim: 128 }), "64 values in a value vector");
+        // What is no profile, a part of one, and a changed one.
+        for (const profile of [3, null, new Uint8Array(9)]) fails("Type", () => octaplex.cache({ ...spent, profile }), "profile: a string");
+        fails("Profile", () => octaplex.cache({ ...spent, profile: "" }), "line 1: the text ends here");
+        fails("Profile", () => octaplex.cache({ ...spent, profile: "model.octaprofile" }), "this is no profile");
+        const lines = PROFILE.split("\n");
+        for (let count = 1; count < lines.length - 1; count++)
+          fails("Profile", () => octaplex.cache({ ...spent, profile: lines.slice(0, count).join("\n") }), "truncated");
+        fails("Profile", () => octaplex.cache({ ...spent, profile: PROFILE.replace("0.00058764", "0.00058765") }), "the digest is another one");
+        fails("Profile", () => octaplex.cache({ ...spent, profile: PROFILE.replace(/digest \w+/, "digest 01234567") }), "the digest is another one");
+        fails("Profile", () => octaplex.cache({ ...spent, profile: `${PROFILE}layer 30 0 0\n` }), "follows the digest");
+      };
+      all(); // staging memory finds its size
+      const before = octaplex.memory();
+      all();
+      assert.deepEqual(octaplex.memory(), before);
     });
 
     test("tokens go and come: truncate, evict, fork, save, load, clear", () => {
@@ -389,7 +463,16 @@ test("the build of the recommended codecs gives the bytes of the build of all, a
   });
   assert.deepEqual(a, b);
   for (const call of [() => few.codec("hqmq", { dim: DIM }), () => few.cache({ kvHeads: 1, queryHeads: 1, headDim: DIM, capacity: 9, keys: "q8_0" })])
-    fails("Unsupported", call, "feature");
+    fails("Unsupported", call, 'load({ codecs: "all" })');
+  // A profile that names another codec says so as well; here its digest is wrong, too.
+  const profile = PROFILE.replace("values turboquant:bits=8", "values hqmq");
+  fails("Profile", () => few.cache({ ...profiled, bits: 2.2, profile }), 'load({ codecs: "all" })');
+  fails("Profile", () => all.cache({ ...profiled, bits: 2.2, profile }), "digest");
+  const specs = [few, all].map((octaplex) => {
+    const cache = octaplex.cache({ ...profiled, bits: 2.2 });
+    return Array.from({ length: 30 }, (_, layer) => cache.shape(layer));
+  });
+  assert.deepEqual(specs[0], specs[1]);
   await assert.rejects(load({ codecs: "most" }), { code: "Load" });
 });
 

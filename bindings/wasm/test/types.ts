@@ -5,6 +5,8 @@ const octaplex = await load({ simd: false });
 const codec: Codec = octaplex.codec("trellis", { dim: 128, role: "values" });
 const blocks: Uint8Array = codec.encode(new Float32Array(128));
 const cache: Cache = octaplex.cache({ kvHeads: 8, headDim: 128, capacity: 4096, cache_type_k: "q8_0", cache_type_v: "q4_0" });
+const text: string = await (await fetch("model.octaprofile")).text();
+octaplex.cache({ layers: 30, kvHeads: 3, headDim: 64, capacity: 4096, bits: 2.5, profile: text }).dispose();
 const options: AttendOptions = { queries: 2, softCap: 50 };
 const output: Float32Array = cache.attend(0, new Float32Array(1024), options);
 const buffer = octaplex.floats(3);
@@ -17,6 +19,8 @@ try {
 }
 // @ts-expect-error: a width is needed
 octaplex.codec("int", {});
+// @ts-expect-error: a profile is its text
+octaplex.cache({ layers: 30, kvHeads: 3, headDim: 64, capacity: 4096, bits: 2.5, profile: new Uint8Array(9) });
 // @ts-expect-error: no such option
 cache.attend(0, output, { softcap: 3 });
 // @ts-expect-error: rows are f32
