@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# Licences, sources and forbidden crates of the workspace and of those beside it (deny.toml), and the workspace's known vulnerabilities, whose database
-# is fetched from GitHub; `ci/dependencies.sh offline` leaves these out. `ci/dependencies.sh semver REVISION`: what broke in the library's
-# interface since then, by cargo-semver-checks. Not part of .ci/run: `cargo install --locked cargo-deny` takes minutes, the check itself seconds.
+# Checks licences, sources and forbidden crates of all workspaces (deny.toml), and known vulnerabilities of the main one.
+#
+# usage: ci/dependencies.sh                     all; fetches the database of vulnerabilities from GitHub
+#        ci/dependencies.sh offline             without the database
+#        ci/dependencies.sh semver REVISION     what broke in the interface since then, by cargo-semver-checks
+#
+# It is not part of .ci/run, because `cargo install --locked cargo-deny` takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == semver ]]; then

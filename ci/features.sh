@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the library with no codec to choose at run time, with each family alone, and checks what a build with one family says
-# of the others. Builds with all of them are what every other script has.
+# Checks builds without codecs and with each family alone, and tests the error for a codec that the build lacks. All other scripts
+# build every family.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 families=$(sed -n 's/^codecs = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Which calls that read compressed bytes can panic: decode, score and sums of `TurboQuant<64>` and attention on a cache of it, and no other
-# codec, width or call. Each of ci/panics/ is linked alone for a Cortex-M4, as small as ci/sizes.sh builds programs and in its folder, and
-# the functions of `core::panicking` that are left in it are held against ci/panics.txt.
+# Lists the panics that are linked into calls that read compressed bytes, and compares the list with ci/panics.txt.
 # `ci/panics.sh bless` rewrites the table.
+#
+# Each program of ci/panics/ makes one call: decode, score or sums of `TurboQuant<64>`, or attention on a cache of it. It is linked
+# alone for a Cortex-M4, with the options of ci/sizes.sh. Other codecs, widths and calls are not checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=thumbv7em-none-eabihf
