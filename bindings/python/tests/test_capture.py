@@ -34,6 +34,7 @@ def test_mistakes_are_one_line(tmp_path):
         done = run("model", "--text", "t", "--out", "o", f"--layers={layers}")
         assert done.returncode == 2 and "0,12,23" in done.stderr, done.stderr
     assert "from 1 on" in run("model", "--text", "t", "--out", "o", "--tokens", "0").stderr
+    assert "int8" in run("model", "--text", "t", "--out", "o", "--dtype", "int8").stderr
 
 
 @pytest.mark.skipif(HAS_MODELS, reason="PyTorch and transformers are installed")

@@ -167,7 +167,7 @@ def _run(arguments: argparse.Namespace) -> str:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
         model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval().to(arguments.device)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # the last: PyTorch was built without CUDA
         raise Error(f"{arguments.model}: {str(error).strip().splitlines()[0]}") from error
     config = model.config.get_text_config()
     limit = int(getattr(config, "max_position_embeddings", 0) or 0)
@@ -226,7 +226,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument(
         "--queries", metavar="N", type=_count, default=64, help="queries of each query head, at equal distances (default: 64)"
     )
-    parser.add_argument("--dtype", default="auto", help="the model's type: auto (the type of its file), float32, bfloat16, float16")
+    parser.add_argument(
+        "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="the model's type (default: that of its file)"
+    )
     parser.add_argument("--device", default="cpu", help="the device of the model: cpu, cuda")
     options = parser.parse_args(arguments)
     try:
