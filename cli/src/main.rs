@@ -79,7 +79,7 @@ struct Cli {
 enum Command {
     /// Compare codecs on keys, values and queries: which to take
     Compare(Box<compare::Compare>),
-    /// Describe a codec's bytes; without a codec, list codecs and this CPU's backends
+    /// Describe a codec's bytes; without one, list codecs and backends
     #[command(after_help = "Example:\n  octaplex info turboquant:bits=3 --dim 64")]
     Info {
         /// For example turboquant:bits=3
@@ -130,7 +130,7 @@ enum Command {
     },
     #[command(flatten)]
     Model(ModelCommand),
-    /// Time codecs, in nanoseconds per vector, against an f16 dot product
+    /// Time codecs in nanoseconds per vector, against an f16 dot product
     Bench(bench::Bench),
     /// Check that this machine gives the published results
     Verify(verify::Verify),
@@ -155,7 +155,7 @@ enum Command {
 enum ModelCommand {
     /// Write a model's keys, values and queries on a text, for compare
     Capture(models::Capture),
-    /// Measure which layers need more bits, and write a profile for --profile
+    /// Measure which layers need more bits, and write a profile
     Calibrate(models::Calibrate),
     /// Measure perplexity and KL with a compressed cache, against f16
     Perplexity(models::Perplexity),
@@ -163,7 +163,7 @@ enum ModelCommand {
     Generate(models::Generate),
     /// Test retrieval from a long text with a compressed cache
     Needle(models::Needle),
-    /// Measure perplexity for many codecs; continues after an interruption
+    /// Measure perplexity for many codecs; an interrupted run resumes
     Sweep(models::Sweep),
 }
 
