@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # octaplex.transformers, octaplex.capture and octaplex.calibrate with the real PyTorch and transformers: the wheel, as pip builds it from a
-# clone, a fresh environment, and tests/test_transformers.py, test_capture.py and test_calibrate.py. `ci/transformers.sh MODEL.gguf` also
+# clone, a fresh environment, and tests/test_transformers.py, test_commands.py, test_capture.py and test_calibrate.py. `ci/transformers.sh MODEL.gguf` also
 # has a model write, beside `octaplex generate`: tests/test_transformers_model.py (SmolLM2-135M takes minutes). Not part of .ci/run:
 # PyTorch takes gigabytes. OCTAPLEX_TORCH names what pip is to install for it (torch==2.9.1 by default, or a wheel's path).
 set -euo pipefail
 [[ $# == 0 ]] || model=$(realpath -e "$1")
 cd "$(dirname "$0")/.."
 target=$PWD/target/python
-tests=(tests/test_transformers.py tests/test_capture.py tests/test_calibrate.py)
+tests=(tests/test_transformers.py tests/test_commands.py tests/test_capture.py tests/test_calibrate.py)
 if [[ $# -gt 0 ]]; then
   export OCTAPLEX_MODEL OCTAPLEX_TOOL
   OCTAPLEX_MODEL=$model

@@ -1,48 +1,21 @@
 """``python -m octaplex.calibrate``: profiles say what the model loses, and caches take them; and what it says of mistakes."""
 
-import importlib.util
 import json
-import subprocess
-import sys
 
+import commands
 import octaplex
 import pytest
+from commands import needs_models, run
 from octaplex import calibrate
-
-HAS_MODELS = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_models = pytest.mark.skipif(not HAS_MODELS, reason="octaplex.calibrate: PyTorch and transformers are not installed; ci/transformers.sh installs them")
-
-
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "octaplex.calibrate", *map(str, arguments)], capture_output=True, text=True)
 
 
 def test_mistakes_are_one_line(tmp_path):
-    (tmp_path / "text.txt").write_text("some text")
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "other.octaprofile.part").write_text("not json\n")
-    for text, out, more, words in [
-        ("none.txt", "x.octaprofile", [], ["none.txt"]),
-        ("bad.txt", "x.octaprofile", [], ["bad.txt", "UTF-8"]),
-        ("text.txt", "none/x.octaprofile", [], ["no such folder"]),
-        ("text.txt", ".", [], ["is a folder"]),
+    commands.refused("calibrate", tmp_path, [
         ("text.txt", "x.octaprofile", ["--tokens", "132"], ["--tokens 132", "at least 256"]),
         ("text.txt", "other.octaprofile", [], ["other.octaprofile.part, line 1"]),
-    ]:
-        done = run("model", "--text", tmp_path / text, "--out", tmp_path / out, *more)
-        assert done.returncode == 2 and done.stderr.startswith("octaplex.calibrate: "), done.stderr
-        assert len(done.stderr.splitlines()) == 1 and all(word in done.stderr for word in words), done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "other.octaprofile.part", "text.txt"]
-    for more, word in [(["--windows", "0"], "from 1 on"), (["--dtype", "int8"], "int8")]:
-        done = run("model", "--text", "t", "--out", "o", *more)
-        assert done.returncode == 2 and word in done.stderr, done.stderr
-
-
-@pytest.mark.skipif(HAS_MODELS, reason="PyTorch and transformers are installed")
-def test_without_transformers_it_says_what_to_install(tmp_path):
-    (tmp_path / "text.txt").write_text("some text")
-    done = run("model", "--text", tmp_path / "text.txt", "--out", tmp_path / "x.octaprofile")
-    assert done.returncode == 2 and "pip install torch transformers" in done.stderr, done.stderr
+    ])
+    commands.refused_arguments("calibrate", [(["--windows", "0"], "from 1 on"), (["--dtype", "int8"], "int8")])
 
 
 COMMON = dict(
@@ -225,8 +198,8 @@ def test_the_command_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, cap
     assert len(measured) == 17 + 6 + 2 and out.read_text() == first
 
     for more, word in [(["--tokens", "300"], "530 tokens, but 600"), (["--tokens", "700"], "more than the 600")]:
-        failed = run(*arguments[:-2], *more)
+        failed = run("calibrate", *arguments[:-2], *more)
         assert failed.returncode == 2 and word in failed.stderr and len(failed.stderr.splitlines()) == 1, failed.stderr
-    failed = run(tmp_path / "nothing", *arguments[1:])
+    failed = run("calibrate", tmp_path / "nothing", *arguments[1:])
     assert failed.returncode == 2 and "nothing" in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny", "tiny.octaprofile"]

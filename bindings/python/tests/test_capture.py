@@ -1,47 +1,22 @@
 """``python -m octaplex.capture``: what it writes is what the model computes; and what it says of mistakes, without PyTorch too."""
 
-import importlib.util
 import json
-import subprocess
-import sys
 
+import commands
 import numpy
 import octaplex
 import pytest
+from commands import needs_models, run
 from octaplex import capture
-
-HAS_MODELS = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_models = pytest.mark.skipif(not HAS_MODELS, reason="octaplex.capture: PyTorch and transformers are not installed; ci/transformers.sh installs them")
-
-
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "octaplex.capture", *map(str, arguments)], capture_output=True, text=True)
 
 
 def test_mistakes_are_one_line(tmp_path):
-    (tmp_path / "text.txt").write_text("some text")
-    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
-    for text, out, words in [
-        ("none.txt", "kv.safetensors", ["none.txt"]),
-        ("bad.txt", "kv.safetensors", ["bad.txt", "UTF-8"]),
-        ("text.txt", "none/kv.safetensors", ["no such folder"]),
-    ]:
-        done = run("model", "--text", tmp_path / text, "--out", tmp_path / out)
-        assert done.returncode == 2 and done.stderr.startswith("octaplex.capture: "), done.stderr
-        assert len(done.stderr.splitlines()) == 1 and all(word in done.stderr for word in words), done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "text.txt"]
-    for layers in ["one", "1,", "-"]:
-        done = run("model", "--text", "t", "--out", "o", f"--layers={layers}")
-        assert done.returncode == 2 and "0,12,23" in done.stderr, done.stderr
-    assert "from 1 on" in run("model", "--text", "t", "--out", "o", "--tokens", "0").stderr
-    assert "int8" in run("model", "--text", "t", "--out", "o", "--dtype", "int8").stderr
-
-
-@pytest.mark.skipif(HAS_MODELS, reason="PyTorch and transformers are installed")
-def test_without_transformers_it_says_what_to_install(tmp_path):
-    (tmp_path / "text.txt").write_text("some text")
-    done = run("model", "--text", tmp_path / "text.txt", "--out", tmp_path / "kv.safetensors")
-    assert done.returncode == 2 and "pip install torch transformers" in done.stderr, done.stderr
+    commands.refused("capture", tmp_path, [])
+    commands.refused_arguments("capture", [
+        *(([f"--layers={layers}"], "0,12,23") for layers in ["one", "1,", "-"]),
+        (["--tokens", "0"], "from 1 on"),
+        (["--dtype", "int8"], "int8"),
+    ])
 
 
 def test_layers_that_see_less_are_left_out_or_refused():
@@ -136,7 +111,7 @@ def test_the_command_writes_a_file_that_says_where_it_comes_from(tmp_path):
     transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
     (tmp_path / "text.txt").write_text(" ".join(f"w{number * 7 % 118 + 2}" for number in range(150)))
     out = tmp_path / "kv.safetensors"
-    done = run(folder, "--text", tmp_path / "text.txt", "--out", out, "--queries", "8")
+    done = run("capture", folder, "--text", tmp_path / "text.txt", "--out", out, "--queries", "8")
     assert done.returncode == 0, done.stderr
     assert "layers 0, 1, 2" in done.stdout and f"Next: octaplex compare --input {out}" in done.stdout
     with safe_open(out, "numpy") as file:
@@ -145,9 +120,9 @@ def test_the_command_writes_a_file_that_says_where_it_comes_from(tmp_path):
             "k": ([3, 2, 128, 32], "float32"), "v": ([3, 2, 128, 32], "float32"), "q": ([3, 4, 8, 32], "float32"), "q_pos": ([8], "int32"),
         }
     for more, word in [(["--tokens", "151"], "150 tokens, but 151"), (["--tokens", "300"], "256"), (["--layers", "3"], "(0..3)")]:
-        failed = run(folder, "--text", tmp_path / "text.txt", "--out", tmp_path / "other", *more)
+        failed = run("capture", folder, "--text", tmp_path / "text.txt", "--out", tmp_path / "other", *more)
         assert failed.returncode == 2 and word in failed.stderr, failed.stderr
-    failed = run(tmp_path / "nothing", "--text", tmp_path / "text.txt", "--out", tmp_path / "other")
+    failed = run("capture", tmp_path / "nothing", "--text", tmp_path / "text.txt", "--out", tmp_path / "other")
     assert failed.returncode == 2 and "nothing" in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kv.safetensors", "text.txt", "tiny"]
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 3

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 import time
 import zlib
 from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
-from . import _octaplex
+from . import _command, _octaplex
 from ._codec import Codec
 from ._octaplex import Error
-from .capture import _count, _import
 
 __all__ = ["calibrate", "main"]
 
@@ -41,7 +39,7 @@ class _Model:
     """A model of transformers whose layers attend exactly, or read an OctaplexCache: each as a case says. A context manager."""
 
     def __init__(self, model: Any, progress: _Progress = lambda what: None) -> None:
-        self.torch, _ = _import()
+        self.torch, _ = _command.libraries()
         from . import transformers as ours
 
         self.ours, self.model, self.progress = ours, model, progress
@@ -306,66 +304,40 @@ def _specs(profile: Optional[str], layers: int, shape: tuple[int, int], bits: fl
     return Cache(layers, *shape, 256, bits=bits, profile=profile).specs
 
 
-def _write(out: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    partial = out.with_name(f".{out.name}.new")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _run(arguments: argparse.Namespace) -> str:
-    text_file, out, count, windows = Path(arguments.text), Path(arguments.out), arguments.tokens, arguments.windows
+def _run(options: argparse.Namespace) -> str:
+    text_file, out, count, windows = Path(options.text), Path(options.out), options.tokens, options.windows
     start = time.monotonic()
-    try:
-        text = text_file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise Error(f"{text_file}: not text in UTF-8") from None
-    if not out.absolute().parent.is_dir():
-        raise Error(f"{out}: no such folder")
-    if out.is_dir():
-        raise Error(f"{out} is a folder; a file is expected")
+    text = _command.read(text_file, out)
     if count <= _FIRST_PAGED + 1:
         raise Error(f"--tokens {count}: no page closes, and nothing is compressed; give at least 256")
     part = out.with_name(f"{out.name}.part")
     kept = _Kept(part)
-    torch, transformers = _import()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # each of its tries is a warning
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
-        model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval().to(arguments.device)
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # the last for a build of PyTorch without CUDA
-        raise Error(f"{arguments.model}: {str(error).strip().splitlines()[0]}") from error
+    tokenizer, model = _command.load(options)
     config = model.config.get_text_config(decoder=True)
-    limit = int(getattr(config, "max_position_embeddings", 0) or 0)
+    limit = _command.limit_of(config)
     if limit and count > limit:
         raise Error(f"--tokens {count}: more than the {limit} that the model was made for")
     needed = count * (windows + 1)
-    tokens = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)["input_ids"][:, :needed]
+    tokens = _command.tokens_of(tokenizer, text, needed)
     if tokens.shape[1] < needed:
         raise Error(f"{text_file}: {tokens.shape[1]} tokens, but {needed} are needed: {windows} x {count}, and {count} to check the result")
-    parts = list(tokens.to(arguments.device).split(count, 1))
-    name = Path(arguments.model).resolve().name if Path(arguments.model).exists() else str(arguments.model)
+    parts = list(tokens.to(options.device).split(count, 1))
+    name = Path(options.model).resolve().name if Path(options.model).exists() else str(options.model)
     name = "".join(character if character.isprintable() else "?" for character in f"{name} ({config.model_type})").strip()
     dtype = str(model.dtype).replace("torch.", "")
     exact = dtype == "float32"
 
-    shown, done, total = sys.stderr.isatty(), 0, 0
+    done = total = 0
+    with _command.Progress() as show:
 
-    def progress(what: str) -> None:
-        nonlocal done
-        done += 1
-        if shown:
-            print(f"\r\033[Krun {done} of {total}: {what}", end="", file=sys.stderr, flush=True)
+        def progress(what: str) -> None:
+            nonlocal done
+            done += 1
+            show(f"run {done} of {total}: {what}")
 
-    try:
         with _Model(model, progress) as runs:
             key = {
-                "model": name, "weights": runs.fingerprint(), "dtype": dtype, "device": arguments.device,
+                "model": name, "weights": runs.fingerprint(), "dtype": dtype, "device": options.device,
                 "text": zlib.crc32(tokens[:, : count * windows].numpy().tobytes()), "window_tokens": count, "windows": windows,
             }
             cases = len(_octaplex.Calibration(len(runs.layers), *runs.shape(parts[0])).cases())
@@ -378,17 +350,14 @@ def _run(arguments: argparse.Namespace) -> str:
             without = baseline.divergence("the check, without a profile", bits=bits)
             rounding = None if exact else baseline.divergence("the check, with f16", keys="f16", values="f16")
             layers = runs.layers
-    finally:
-        if shown:
-            print("\r\033[K", end="", file=sys.stderr)
     noise = ""
     if rounding is not None:
         noise = f"An exact cache has KL {rounding:.4f} there, from rounding to {dtype} alone: float32 tells layers apart that lose less.\n"
-    _write(out, profile)
+    _command.write(out, lambda path: path.write_text(profile, encoding="utf-8"))
     part.unlink(missing_ok=True)  # all of it is in the profile now
     return (
         f"{name}: {len(layers)} layers of {shape[0]} key/value heads of {shape[1]}\n"
-        f"{text_file}, {windows} {'window' if windows == 1 else 'windows'} of {count} tokens; {dtype} on {arguments.device}\n\n"
+        f"{text_file}, {windows} {'window' if windows == 1 else 'windows'} of {count} tokens; {dtype} on {options.device}\n\n"
         f"Bits of each layer at {bits} bits a value:\n\n"
         f"{_picture(_specs(profile, len(layers), shape, bits), layers, shape[1])}\n{_table(profile, len(layers), shape)}\n"
         f"Checked at {bits} bits on the {count} tokens that follow: KL {with_it:.4f} with the profile, {without:.4f} without.\n{noise}"
@@ -398,29 +367,21 @@ def _run(arguments: argparse.Namespace) -> str:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m octaplex.calibrate",
-        description="Measures which layers of a model need their bits, and writes a profile for `OctaplexCache(profile=...)`.",
+    """Runs the command line. Returns the exit code."""
+    parser = _command.parser(
+        "calibrate",
+        "Measures which layers of a model need their bits, and writes a profile for `OctaplexCache(profile=...)`.",
+        text="a text file in UTF-8, read from its start; prose serves code as well",
+        out="the profile to write",
         epilog="Each result is kept at once, in FILE.part beside the profile. A run that was interrupted goes on when it is started again.",
     )
-    parser.add_argument("model", metavar="MODEL", help="a model of transformers: a folder, or a name of the hub")
-    parser.add_argument("--text", metavar="FILE", required=True, help="a text in UTF-8, read from its start; prose serves code as well")
-    parser.add_argument("--out", metavar="FILE", required=True, help="where the profile goes")
-    parser.add_argument("--tokens", metavar="N", type=_count, default=512, help="tokens of a window (default: 512)")
-    parser.add_argument("--windows", metavar="N", type=_count, default=1, help="windows; one more checks the result (default: 1)")
+    parser.add_argument("--tokens", metavar="N", type=_command.count, default=512, help="tokens of a window (default: 512)")
+    parser.add_argument("--windows", metavar="N", type=_command.count, default=1, help="windows; one more checks the result (default: 1)")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16", "auto"), default="float32",
         help="the model's numbers; auto: as its file has them (default: float32, as rounding to 16 bits hides what a layer loses)",
     )
-    parser.add_argument("--device", default="cpu", help="where the model runs: cpu, cuda; the caches are on the CPU")
-    options = parser.parse_args(arguments)
-    try:
-        print(_run(options))
-    except (Error, OSError) as error:
-        print(f"octaplex.calibrate: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return _command.run("calibrate", _run, parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -12,29 +12,18 @@ It needs PyTorch and transformers, and imports them when it runs. It works with 
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
+from . import _command
 from ._octaplex import Error
 
 __all__ = ["capture", "main"]
 
 #: The name of the attention that records its arguments.
 _NAME = "octaplex_capture"
-_NEEDS = "pip install torch transformers"
-
-
-def _import() -> tuple[Any, Any]:
-    """Imports PyTorch and transformers."""
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise Error(f"{error.name} is not installed: {_NEEDS}") from error
-    return torch, transformers
 
 
 def _layers(asked: Optional[Sequence[int]], windows: Sequence[Optional[int]], tokens: int) -> list[int]:
@@ -100,7 +89,7 @@ def capture(
     It keeps ``queries`` queries of each query head, at equal distances; the last is at the last token. It calls ``progress`` with each
     layer's number.
     """
-    torch, transformers = _import()
+    torch, _ = _command.libraries()
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import AttentionInterface
@@ -145,62 +134,36 @@ def _numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"'{text}': expected numbers with commas between them, for example 0,12,23") from None
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"'{text}': expected a number from 1 on")
-    return int(text)
-
-
-def _run(arguments: argparse.Namespace) -> str:
-    text_file, out = Path(arguments.text), Path(arguments.out)
-    try:
-        text = text_file.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise Error(f"{text_file}: not text in UTF-8") from None
-    if not out.absolute().parent.is_dir():
-        raise Error(f"{out}: no such folder")
-    torch, transformers = _import()
+def _run(options: argparse.Namespace) -> str:
+    text_file, out = Path(options.text), Path(options.out)
+    text = _command.read(text_file, out)
+    torch, _ = _command.libraries()
     from safetensors.numpy import save_file
 
-    transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns on every retry
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model)
-        model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).eval().to(arguments.device)
-    except (OSError, ValueError, RuntimeError, AssertionError) as error:  # the last: PyTorch was built without CUDA
-        raise Error(f"{arguments.model}: {str(error).strip().splitlines()[0]}") from error
+    tokenizer, model = _command.load(options)
     config = model.config.get_text_config()
-    limit = int(getattr(config, "max_position_embeddings", 0) or 0)
-    most = arguments.tokens or min(1024, limit or 1024)
+    limit = _command.limit_of(config)
+    most = options.tokens or min(1024, limit or 1024)
     if limit and most > limit:
         raise Error(f"{most} tokens are more than the model's limit of {limit}: pass fewer")
-    tokens = tokenizer(text, return_tensors="pt", truncation=False, verbose=False)["input_ids"][:, :most]
-    if arguments.tokens is None and tokens.shape[1] > 64:  # whole pages only, because a cache would keep the rest exact
+    tokens = _command.tokens_of(tokenizer, text, most)
+    if options.tokens is None and tokens.shape[1] > 64:  # whole pages only, because a cache would keep the rest exact
         tokens = tokens[:, : tokens.shape[1] // 64 * 64]
-    if tokens.shape[1] < (arguments.tokens or 1):
+    if tokens.shape[1] < (options.tokens or 1):
         raise Error(f"{text_file}: {tokens.shape[1]} tokens, but {most} are needed")
-    shown = sys.stderr.isatty()
     start = time.monotonic()
+    with _command.Progress() as show:
 
-    def progress(layer: int) -> None:
-        if shown:
-            print(f"\rreading {tokens.shape[1]} tokens: layer {layer + 1} of {config.num_hidden_layers}", end="", file=sys.stderr, flush=True)
+        def progress(layer: int) -> None:
+            show(f"reading {tokens.shape[1]} tokens: layer {layer + 1} of {config.num_hidden_layers}")
 
-    try:
-        tensors, layers = capture(model, tokens.to(arguments.device), arguments.layers, arguments.queries, progress)
-    finally:
-        if shown:
-            print("\r\033[K", end="", file=sys.stderr)
+        tensors, layers = capture(model, tokens.to(options.device), options.layers, options.queries, progress)
     for name in ("k", "v", "q"):
         if not bool(torch.from_numpy(tensors[name]).isfinite().all()):
             raise Error(f"{name} has values that are NaN or infinite: try --dtype float32")
     listed = ", ".join(str(layer) for layer in layers)
-    partial = out.with_name(f".{out.name}.part")
-    try:
-        save_file(tensors, partial, metadata={"model": str(arguments.model), "text": text_file.name, "layers": listed})
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    metadata = {"model": str(options.model), "text": text_file.name, "layers": listed}
+    _command.write(out, lambda path: save_file(tensors, path, metadata=metadata))
     _, kv_heads, count, width = tensors["k"].shape
     megabytes = out.stat().st_size / 1e6
     return (
@@ -212,31 +175,26 @@ def _run(arguments: argparse.Namespace) -> str:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command line. Returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m octaplex.capture",
-        description="Writes a model's keys, values and queries on your text to a file for `octaplex compare --input`.",
+    parser = _command.parser(
+        "capture",
+        "Writes a model's keys, values and queries on your text to a file for `octaplex compare --input`.",
+        text="a text file in UTF-8",
+        out="the safetensors file to write",
     )
-    parser.add_argument("model", metavar="MODEL", help="a model of transformers: a folder, or a name of the hub")
-    parser.add_argument("--text", metavar="FILE", required=True, help="a text file in UTF-8")
-    parser.add_argument("--out", metavar="FILE", required=True, help="the safetensors file to write")
-    parser.add_argument("--tokens", metavar="N", type=_count, help="tokens of the text (default: 1024, or the full pages of 64 tokens in a shorter text)")
+    parser.add_argument(
+        "--tokens", metavar="N", type=_command.count,
+        help="tokens of the text (default: 1024, or the full pages of 64 tokens in a shorter text)",
+    )
     parser.add_argument(
         "--layers", metavar="N,N,...", type=_numbers, help="layers, counted from 0 (default: the first, the middle and the last)"
     )
     parser.add_argument(
-        "--queries", metavar="N", type=_count, default=64, help="queries of each query head, at equal distances (default: 64)"
+        "--queries", metavar="N", type=_command.count, default=64, help="queries of each query head, at equal distances (default: 64)"
     )
     parser.add_argument(
         "--dtype", choices=("auto", "float32", "bfloat16", "float16"), default="auto", help="the model's type (default: that of its file)"
     )
-    parser.add_argument("--device", default="cpu", help="the device of the model: cpu, cuda")
-    options = parser.parse_args(arguments)
-    try:
-        print(_run(options))
-    except (Error, OSError) as error:
-        print(f"octaplex.capture: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return _command.run("capture", _run, parser.parse_args(arguments))
 
 
 if __name__ == "__main__":
