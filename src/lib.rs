@@ -61,7 +61,7 @@
 //! | `alloc` (default) | everything that needs a heap: `KvCache`, chunks, cells, profiles |
 //! | `codecs` (default) | all codecs; `trellis`, `turboquant` and other families alone make small programs |
 //! | `std`, `rayon` | run-time detection on ARM; threads |
-//! | `serde` | serialises specs and configurations |
+//! | `serde` | serialises specs, profiles and configurations |
 //! | `cuda`, `hip` | the module `gpu` |
 //!
 //! # Without a heap

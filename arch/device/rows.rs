@@ -4,7 +4,7 @@
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
-use super::given::{DeviceRows, DeviceSlice, Input, Rows};
+use super::inputs::{DeviceRows, DeviceSlice, Input, Rows};
 use super::held::RowKernels;
 use super::layout::{Given, Steps};
 use super::paged::{Attention, Paged};

@@ -5,7 +5,7 @@ mod cache;
 mod chunk;
 mod codec;
 mod device;
-mod given;
+mod arrays;
 mod profile;
 mod work;
 
