@@ -3,8 +3,8 @@
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Kernels, time};
 use super::failure::Failure;
-use super::inputs::Rows;
 use super::held::Incoming;
+use super::inputs::Rows;
 use super::layout::{Encode, SLOT_TOKENS};
 use super::paged::Paged;
 use super::tables::{CodeShape, Tables};

@@ -1,8 +1,8 @@
 //! The cache of a model on the heap, or the cache of one layer in the caller's memory.
 
+use crate::arguments::{self, Held};
 use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octaplex_tensor};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
-use crate::arguments::{self, Held};
 use octaplex::cache::LayerCache;
 use octaplex::codecs::AnyCodec;
 use octaplex::{Backend, KvCache, LayerConfig, Stats};

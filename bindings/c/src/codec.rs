@@ -1,7 +1,7 @@
 //! Codecs by spec: encode vectors into blocks of bytes, and compute attention's two products on the blocks.
 
-use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use crate::arguments::{self, Held};
+use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
 use octaplex::CodecSpec;
 use octaplex::codecs::{Codec, HeadId, Role};
 use std::ffi::c_char;
@@ -194,7 +194,8 @@ pub unsafe extern "C" fn octaplex_codec_encode(
         // SAFETY: the caller's promises.
         unsafe {
             let codec = codec_of(codec)?;
-            let (rows, page) = (arguments::values(rows, rows_length)?, arguments::values_mut(page, page_length)?);
+            let (rows, page) =
+                (arguments::values(rows, rows_length)?, arguments::values_mut(page, page_length)?);
             let needed = codec.page_bytes_max(rows.len() / codec.dim());
             if page.len() < needed {
                 let why = "the page is too short, see octaplex_codec_page_bytes_max: expected at least this many bytes:";
@@ -224,7 +225,8 @@ pub unsafe extern "C" fn octaplex_codec_decode(
     let decode = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let (page, rows) = (arguments::values(page, page_length)?, arguments::values_mut(rows, rows_length)?);
+            let (page, rows) =
+                (arguments::values(page, page_length)?, arguments::values_mut(rows, rows_length)?);
             Ok(codec_of(codec)?.decode_page(page, rows)?)
         }
     };
@@ -282,7 +284,8 @@ pub unsafe extern "C" fn octaplex_codec_score(
         // SAFETY: the caller's promises.
         unsafe {
             let codec = codec_of(codec)?;
-            let (words, page) = (arguments::values(words, words_length)?, arguments::values(page, page_length)?);
+            let (words, page) =
+                (arguments::values(words, words_length)?, arguments::values(page, page_length)?);
             let scores = arguments::values_mut(scores, scores_length)?;
             let len = codec.query_len();
             let count = words.len() / len;

@@ -1,8 +1,8 @@
 //! The structs of a cache: its configuration, rows to append, options of attention, statistics. Structs that may grow
 //! begin with their size.
 
+use crate::arguments;
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
-use crate::given;
 use octaplex::cache::Center;
 use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Profile, Stats, bf16, f16};
 use std::borrow::Cow;

@@ -4,11 +4,11 @@
 //! frees. README.md shows how to build against it.
 #![allow(non_camel_case_types)] // names follow C
 
+mod arguments;
 mod cache;
 mod codec;
 mod config;
 mod error;
-mod arguments;
 mod snapshot;
 
 pub use cache::*;

@@ -1,8 +1,8 @@
 //! Snapshots: saves a cache to bytes, and loads it.
 
+use crate::arguments;
 use crate::cache::{Inside, change, octaplex_cache, read};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
-use crate::given;
 use octaplex::KvCache;
 use std::io::{self, Write};
 

@@ -1,7 +1,7 @@
 //! Caches on a GPU: layers of several sequences. The Python classes know which cache owns which sequence.
 
-use crate::cache::{Cache, Options, Settings, numbers};
 use crate::arrays::{Floats, OnDevice, RowsOnDevice, floats, stream};
+use crate::cache::{Cache, Options, Settings, numbers};
 use crate::work::work;
 use crate::{Error, OrRaise, OutOfMemory, Result};
 use octaplex::gpu::{self, Device, Failure, Layer};
