@@ -1,7 +1,9 @@
-//! Compares the memory that codecs report with the memory that an allocator counts.
+//! Compares what specs say with the codecs that are built from them: memory, and the format of pages.
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
 use super::*;
+use crate::page::{Shape, Sizes};
+use crate::random::Role;
 use alloc::vec::Vec;
 
 #[test]
@@ -30,6 +32,22 @@ fn codecs_keep_what_they_say() {
             if codec.is_some() {
                 let said = spec.memory_bytes(dim);
                 assert!(kept <= said && said <= kept + 16_000, "{spec} at {dim}: {kept} bytes, not {said}");
+            }
+        }
+    }
+}
+
+/// A layer's memory is laid out by its spec, and read by its codec.
+#[test]
+fn specs_and_codecs_have_the_same_pages() {
+    for codec in CODECS {
+        for &(text, dim) in codec.samples {
+            let spec: CodecSpec = text.parse().unwrap();
+            let built = spec.build_dyn(dim, Backend::detect(), HeadId::default()).unwrap();
+            for (role, tokens) in [(Role::Keys, 64), (Role::Values, 64), (Role::Keys, 1), (Role::Values, 256)] {
+                let of_spec = Shape::new(&Sizes::of_spec(&spec, dim, tokens), role, dim, tokens);
+                let of_codec = Shape::new(&Sizes::of_codec(&*built, tokens), role, dim, tokens);
+                assert_eq!(of_spec, of_codec, "{text} at {dim}, {role:?}, pages of {tokens}");
             }
         }
     }
