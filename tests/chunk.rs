@@ -546,7 +546,7 @@ fn pages_out_of_order_are_refused() {
     forged[page] = 64;
     let checksum = crc32fast::hash(&forged[layer.clone()]);
     forged[layer.end..layer.end + 4].copy_from_slice(&checksum.to_le_bytes());
-    assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "a page out of order" }));
+    assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "the page is out of order" }));
 }
 
 /// A block that no codec wrote, under a checksum that is right: it is counted within its page, when a chunk is decoded and when what
