@@ -61,8 +61,8 @@ const POWERS: usize = 0;
 const TERNARY: usize = 1;
 const MIXED: usize = 2;
 
-/// Returns the index of the order of lanes. It is called where tables are indexed and not in a
-/// `const` block: compilers before 1.95 search an index for constant references, and find a cycle.
+/// Returns which order of `lanes.rs` a kind and form have. Large tables take lanes as they come, which
+/// is order 0; the others have an order for each number of raw bits.
 const fn order(kind: usize, form: usize) -> usize {
     if kind == LARGE { 0 } else { form }
 }
