@@ -235,7 +235,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
         blocks.prefetch(first / ROWS);
         let block = blocks.get(first / ROWS);
         lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
-        // SAFETY: as many were written above.
+        // SAFETY: `Lookup::columns` wrote all elements of the slice that it got, `lookup.chunks`.
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
         many.score(columns, scales(&block), count, first, scores);
     }

@@ -359,7 +359,7 @@ impl<'a> Segment<'a> {
         // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for i in 0..2 * R {
-            // SAFETY: as above.
+            // SAFETY: `i.min(last)` is at most `last`, so this too is one of the `count` rows.
             starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
         }
         Group { starts, reach: self.reach, bytes: PhantomData }
