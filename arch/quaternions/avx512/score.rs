@@ -31,7 +31,9 @@ const QUERIES: usize = 8;
 /// 16 chunks of a query: the twelve inner products that differ by more than sign, and the value of
 /// one unit.
 struct Turned {
+    /// Row i has the products of chunk i as signed bytes: twelve, then zeros.
     ints: [[u8; 16]; 16],
+    /// What an integer of each chunk is worth. 0 for chunks without a finite scale.
     units: [f32; 16],
 }
 
@@ -175,13 +177,14 @@ impl Members {
     }
 }
 
+/// Returns the components of members as bytes.
 fn as_bytes(ints: &[[i8; 4]]) -> &[u8] {
     let flat = ints.as_flattened();
     // SAFETY: i8 and u8 have the same size and alignment, and every bit pattern is valid for both.
     unsafe { core::slice::from_raw_parts(flat.as_ptr().cast(), flat.len()) }
 }
 
-/// Every fourth byte of two registers, from the first to the fourth on.
+/// Row c: component c of 32 members in two registers, every fourth of their bytes, twice.
 static EVERY_FOURTH: [[u8; 64]; 4] = table!(4; first => places!(i => (4 * i + first) % 128));
 
 /// 64 rows, transposed to columns of one byte each. A chunk's field starts at the same bit in every
