@@ -1,5 +1,5 @@
-//! Chunks: what comes back is what a cache would have, whatever the codec, the layout, the type and the number of tokens; golden
-//! files, and every byte of a blob damaged. `OCTAPLEX_BLESS=1 cargo test --test suite chunk` rewrites the golden files.
+//! Tests chunks: decoded values are those of a cache, for every codec, layout, type and number of tokens. There are golden
+//! files, and blobs with each of their bytes damaged. `OCTAPLEX_BLESS=1 cargo test --test suite chunk` rewrites the files.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
