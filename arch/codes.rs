@@ -92,7 +92,7 @@ impl Backend {
         contract!(packing.radix() == 1 || out.len() <= MAX_DIM);
         #[cfg(target_arch = "x86_64")]
         if matches!(self.isa, Isa::Avx512 | Isa::Amx) {
-            // SAFETY: as in `dispatch!`.
+            // SAFETY: `detect.rs` creates tokens of these two only after it has found AVX-512.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
         let (mut bytes, mut out) = (bytes, out);

@@ -44,6 +44,10 @@ const CHECKED: bool = cfg!(any(
 ));
 
 /// Asserts a condition that callers must have established.
+///
+/// Methods of [`Backend`] check lengths and shapes with it, and the unsafe code of kernels relies on
+/// these checks. So, unlike `debug_assert!`, it also runs in release builds. Only builds without such
+/// kernels skip it, see [`CHECKED`].
 macro_rules! contract {
     ($condition:expr) => {
         if $crate::CHECKED {

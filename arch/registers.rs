@@ -142,6 +142,14 @@ pub(crate) trait Integers: Tuning {
     /// Adds 16 products of signed bytes, within ±127, to four `i32`: four neighbouring products to
     /// each.
     fn dot_bytes(sums: Self::V, a: Self::V, b: Self::V) -> Self::V;
+    // Scores are Σ a·s over centroids a and the query's bytes s. Instruction sets differ in the products
+    // of bytes that they have, so each computes the sum in its own way:
+    //
+    //  NEON        Σ a·s
+    //  AVX2        Σ |s|·(a with the sign of s)      `magnitudes` returns |s|
+    //  AVX-VNNI    Σ (a + 128)·s - 128·Σ s           `BIAS` is 128, and the caller subtracts 128·Σ s
+    //  SIMD128     the same                          `magnitudes` returns every second byte of s as a word
+
     /// Returns what [`dot_signed`](Self::dot_signed) needs besides the signed bytes. It is computed
     /// once for many sums.
     #[inline(always)]

@@ -152,7 +152,7 @@ impl<'a> Rows<'a> {
         // SAFETY: the check above: the last row's f16 ends inside `bytes`.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for (r, half) in halves.iter_mut().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: the check above: row `first + r` is at most the last one, whose f16 ends inside `bytes`.
             *half = u16::from_le_bytes(unsafe { start.add(r * self.stride).cast::<[u8; 2]>().read() });
         }
         Some(halves)

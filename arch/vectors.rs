@@ -239,10 +239,10 @@ impl Backend {
         check_widths(query.len(), 2 * query.len(), bytes, &[]);
         contract!(scores.len() == bytes.len() / (2 * query.len()));
         match self.isa {
-            // SAFETY: as in `dispatch!`.
+            // SAFETY: `detect.rs` creates tokens of these two only after it has found AVX2, FMA and F16C.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni => unsafe { baseline::f16_dot_fma_avx2(query, bytes, scores) },
-            // SAFETY: as in `dispatch!`.
+            // SAFETY: `detect.rs` creates tokens of these two only after it has found AVX-512.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Amx => unsafe { baseline::f16_dot_fma_avx512(query, bytes, scores) },
             _ => self.score_floats(Float::F16, query.len(), bytes, &[query], scores),

@@ -1,5 +1,7 @@
-# Sourced: sets OCTAPLEX_REQUIRE, the backends that tests must find, to those of this CPU if it is not set, and `untested` to the others.
-# Intel's emulator runs AVX-512 if `sde64` is on the path.
+# Finds the backends of this CPU. Other scripts source it.
+#
+# It sets OCTAPLEX_REQUIRE, unless it is set, to the backends that tests must find. It sets `untested` to the backends
+# that this CPU lacks. If Intel's emulator `sde64` is on the path, programs run in it, and AVX-512 counts as present.
 cpu_has() { grep -qsw "$1" /proc/cpuinfo; }
 declare -A has=()
 ! cpu_has avx2 || has[avx2]=1

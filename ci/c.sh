@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# The C interface: octaplex.h is what cbindgen writes (`ci/c.sh --bless` rewrites it); the test by gcc and clang without a
-# warning, under the sanitizers of addresses and undefined behaviour; the README's lines, with pkg-config and with CMake; what
-# a call costs. For ARM, `ci/cross.sh arm64` runs the same test.
+# Tests the C interface:
+#   * octaplex.h is what cbindgen writes;
+#   * gcc and clang compile the test without a warning, and it passes, also under the sanitizers of addresses and
+#     undefined behaviour;
+#   * the commands of its README install the library, and pkg-config and CMake find it;
+#   * wrong calls of the fuzzing corpus do no harm, the example on ggml runs, and the cost of a call is measured.
 #
-# `ci/c.sh cargo-c` installs by the README's lines for cargo-c instead (minutes: it is installed into target/tools). It is not part of .ci/run.
+# usage: ci/c.sh
+#        ci/c.sh --bless    rewrites octaplex.h
+#        ci/c.sh cargo-c    installs with cargo-c instead, by the README's commands for it. It builds cargo-c in target/tools,
+#                           which takes minutes, so it is not part of .ci/run.
+#
+# `ci/cross.sh arm64` runs the same test for ARM.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$PWD folder=$PWD/target/c
@@ -17,7 +25,7 @@ done
 ((!${#missing[@]})) || ci/install.sh "${missing[@]}"
 # clang's sanitizers are a package of their own.
 [[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || ci/install.sh "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
-# One version for everybody: others write another text.
+# Everybody needs this version: others write another header.
 command -v cbindgen >/dev/null || ci/install.sh cbindgen-web || CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=$here/target/tools/build \
   cargo install --quiet --debug --locked --root target/tools cbindgen --version 0.29.0
 
@@ -42,7 +50,7 @@ else
 fi
 LD_LIBRARY_PATH=$PREFIX/lib "$PREFIX/attention" >"$folder/by-pkg-config"
 [[ ${1:-} == cargo-c ]] || target/attention | diff "$folder/by-pkg-config" -
-# The loader's name of the library, and that pkg-config knows its version.
+# The library has its loader's name, and pkg-config knows its version.
 readelf -d "$PREFIX/lib/liboctaplex.so" | grep -F 'soname: [liboctaplex.so.0.1]'
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 [[ $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --modversion octaplex) == "$version" ]]
@@ -84,14 +92,14 @@ for compiler in gcc clang; do
     "$release" "${link[@]}" -o "$folder/$compiler-sanitized"
   "$folder/$compiler-sanitized"
 done
-# The header in C++ as well.
+# The header compiles as C++ too.
 echo '#include "octaplex.h"
 int main() { return octaplex_backend_name(0) == nullptr; }' >"$folder/header.cpp"
 g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release" "${link[@]}" -o "$folder/cpp"
 "$folder/cpp"
 g++ -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine.cpp "$release" "${link[@]}" -o "$folder/engine"
 "$folder/engine"
-# The README's other lines are C, whatever surrounds them.
+# The README's lines of C compile inside a function.
 {
   printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
   ci/printed.sh bindings/c/README.md c -

@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
-# Builds and runs octaplex for machines other than this one:
-#   arm64    kernels' tests and the C interface under qemu, on a CPU without and on one with dot-product instructions
-#   wasm     the bit-equality suite with SIMD128, and the trellis codec on 110,000 vectors, under Node
-#   s390x    the C interface under qemu on a big-endian machine
-#   i686     the suite on a 32-bit machine, natively (not among all: seven minutes, and WebAssembly and Cortex-M have 32 bits as well)
-#   thumb    the library for a Cortex-M4, without std and without a heap, and a cache on an emulated one
-#   no_cas   the library for a Cortex-M0, which has no compare-and-swap: it builds without a heap, and says so where one is asked for
-#   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels the native ones do not see
-# All but the last two compare the checksums of every codec's bytes and results with the table, as `octaplex verify` does. arm64 and s390x
-# are built as for development.
-# `ci/cross.sh` does all, `ci/cross.sh wasm` one. A target that rustup has is used; where it is missing, Debian's
-# compiler (which carries arm64's standard library and the source to build the others) is installed and used.
+# Builds and tests octaplex for other machines than this one:
+#   arm64    kernels' tests and the C interface under qemu, on a CPU with dot products of bytes and on one without
+#   s390x    the C interface under qemu, on a big-endian machine
+#   wasm     kernels against the specification with SIMD128, and the trellis codec on 110,000 vectors, under Node
+#   thumb    the library for a Cortex-M4 without std and heap, and a cache on an emulated one
+#   no_cas   the library for a Cortex-M0, which lacks compare-and-swap: it builds without a heap, and the feature `alloc`
+#            is one clear error
+#   lints    clippy and rustdoc for arm64 and WebAssembly, whose kernels native lints do not see
+#   i686     the suite on a 32-bit machine, natively
+#
+# usage: ci/cross.sh               all except i686, which takes seven minutes; WebAssembly and Cortex-M have 32 bits too
+#        ci/cross.sh MACHINE...    these machines: `ci/cross.sh wasm i686`
+#
+# All except no_cas and lints compare the checksums of every codec's bytes and results with the table of `octaplex verify`.
+# arm64 and s390x use development builds.
+#
+# It uses rustup's targets. Where one is missing, it installs Debian's compiler, which has arm64's standard library, and the
+# source to build the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,8 +36,7 @@ install_packages() {
 
 has_target() { [[ -d $(rustc --print target-libdir --target "$1") ]]; }
 
-# Sets `cargo` to the command, with its subcommand's options in `options`, that builds for target $1.
-choose_compiler() {
+choose_compiler() { # choose_compiler TARGET: sets `cargo` to the command that builds for it, and `options` to its subcommand's options
   cargo=(cargo)
   options=(--target "$1")
   if has_target "$1"; then return; fi
@@ -50,7 +55,7 @@ choose_compiler() {
   cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
 }
 
-# A directory for each: the compilers differ.
+# Machines have folders of their own, because their compilers differ.
 build_in() { export CARGO_TARGET_DIR=$PWD/target/cross/$1; }
 
 arm64() {
@@ -63,17 +68,17 @@ arm64() {
   install_packages
   build_in arm64
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
-  # The loader and the C library must be of one version: the cross compiler's only where the system has none.
+  # The loader and the C library must have the same version. So use the cross compiler's only if the system has none.
   [[ -e /lib/ld-linux-aarch64.so.1 ]] || export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
-  # The newer CPU runs every kernel, with dot products and without; the older one, which would stop at an instruction that it lacks, has
-  # the checksums of every codec and the contract. What does not depend on the instructions is tested natively; emulation is slow.
+  # The newer CPU runs every kernel, with dot products and without. The older one would stop at an instruction that it lacks; it runs
+  # the checksums of every codec and the contract tests. Emulation is slow, so tests that do not depend on instructions run natively.
   say "arm64: the C interface"
-  # As tests have the library: it is built once.
+  # With the features of the tests, so that the library is built once.
   "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-arch -p octaplex-c --lib --test contract
   for cpu in cortex-a76 cortex-a53; do
     interface "$target" aarch64-linux-gnu-gcc qemu-aarch64-static -cpu "$cpu"
   done
-  say "arm64: the C++ example, here and there"
+  say "arm64: the C++ example, natively and emulated"
   cargo build --quiet --locked --target-dir target -p octaplex-arch -p octaplex-c --lib
   local compiler here
   for compiler in g++ aarch64-linux-gnu-g++; do
@@ -84,18 +89,18 @@ arm64() {
   done
   qemu-aarch64-static -cpu cortex-a53 "$CARGO_TARGET_DIR/engine-aarch64-linux-gnu-g++" | tee "$CARGO_TARGET_DIR/engine"
   "$CARGO_TARGET_DIR/engine-g++" | diff "$CARGO_TARGET_DIR/engine" -
-  # The long tests are one thread each: side by side, and their words one after another.
+  # Each long test has one thread. They run side by side, and their outputs follow one another.
   local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
-  # Next to guard pages kernels are compared with the specification too.
+  # The tests with guard pages compare kernels with the specification too.
   run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards >"$newer" 2>&1 &
   run_arm64 cortex-a53 neon "${kernels[@]}"
-  # Scales that are not numbers are found behind the scores there, where the compiler could lose them.
+  # NEON detects scales that are not finite from the scores, and the compiler could optimise this check away.
   run_arm64 cortex-a76 neon,neon-dotprod -p octaplex -p octaplex-arch --features octaplex/std --test suite -- infinite_scales
   wait "$!" || { cat "$newer"; echo "failed on a Cortex-A76" >&2; exit 1; }
   cat "$newer"
 }
 
-# interface TARGET COMPILER EMULATOR...: the C interface's test, and the checksums of all codecs on every backend.
+# interface TARGET COMPILER EMULATOR...: runs the C interface's test, and the checksums of all codecs on every backend.
 interface() {
   local program=$CARGO_TARGET_DIR/interface
   say "$1: the C interface and checksums, ${*:3}"
@@ -104,7 +109,7 @@ interface() {
   "${@:3}" "$program" verify
 }
 
-# run_arm64 CPU BACKENDS WHAT...
+# run_arm64 CPU BACKENDS ARGUMENT...: runs `cargo test` on an emulated CPU, which must have these backends.
 run_arm64() {
   say "arm64: ${*:3} on $1, which must have $2"
   CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $1" OCTAPLEX_REQUIRE=$2 RUST_BACKTRACE=0 \
@@ -164,7 +169,7 @@ thumb() {
   install_packages
   build_in thumb
   mkdir -p "$CARGO_TARGET_DIR"
-  # Debian's compiler where rustup's lacks the target. A program that hangs is stopped.
+  # Replaces `cargo` in the README's commands: Debian's compiler if rustup's lacks the target, and a time limit for programs that hang.
   export STANDS_IN=
   has_target $target || STANDS_IN=${options[*]:2}
   cargo() {
@@ -184,14 +189,14 @@ thumb() {
   firmware_sizes "$image"
   say "thumb: the firmware with the stack that its README states, $(stated stack) bytes, behind which its statics lie"
   local start=$((0x20000000 + ($(static_memory "$image") + $(stated stack)) / 8 * 8))
-  # From another folder, where Cargo does not read the example's settings: the image is whole all the same.
+  # Built from another folder, where Cargo does not read the example's settings. The image must still be complete.
   cargo rustc --quiet --release --locked --target $target --manifest-path examples/firmware/Cargo.toml -- -C "link-arg=--defsym=_stack_start=$start"
   timeout 300 qemu-system-arm -M mps2-an386 -cpu cortex-m4 -nographic -semihosting-config enable=on,target=native -kernel "$image" \
     </dev/null >"$CARGO_TARGET_DIR/printed"
   ci/printed.sh examples/firmware/README.md text - | diff - "$CARGO_TARGET_DIR/printed"
 }
 
-# on_both EXAMPLE: its README's commands, which print its README's output twice.
+# on_both EXAMPLE: runs the commands of its README, which must print the README's output twice.
 on_both() {
   local expected said
   expected=$(ci/printed.sh "examples/$1/README.md" text -)
@@ -200,13 +205,13 @@ on_both() {
   [[ $said == *"$expected"$'\n'"$expected"* ]] || { echo "this is not twice the output in examples/$1/README.md" >&2; exit 1; }
 }
 
-# stated NAME: the number of the README's table.
+# stated NAME: prints a number of the README's table.
 stated() { awk -F'|' -v name="$1" '$2 ~ name { gsub(/[ ,]/, "", $3); print $3 }' examples/firmware/README.md; }
 
 static_memory() { size -A "$1" | awk '$1 ~ /^\.(data|bss|uninit)$/ { sum += $2 } END { print sum }'; }
 
-# firmware_sizes IMAGE: flash and static memory of the firmware, held against the table of its README. Its memory.x leaves
-# the stack more than the table says.
+# firmware_sizes IMAGE: compares flash and static memory of the firmware with the table of its README. Its memory.x leaves more
+# stack than the table says.
 firmware_sizes() {
   local flash memory name
   flash=$(size -A "$1" | awk '$1 ~ /^\.(vector_table|text|rodata|data)$/ { sum += $2 } END { print sum }')
@@ -225,7 +230,7 @@ no_cas() {
   build_in no_cas
   say "no_cas: without the feature alloc, it builds"
   "${cargo[@]}" check --quiet --locked "${options[@]}" -p octaplex --no-default-features
-  say "no_cas: with it, the one error is that which names the feature"
+  say "no_cas: with it, the only error names the feature"
   ! said=$("${cargo[@]}" check --quiet --locked "${options[@]}" -p octaplex 2>&1) || { echo "it builds" >&2; exit 1; }
   echo "$said"
   [[ $(grep -c '^error: octaplex.s feature `alloc` needs atomic compare-and-swap' <<<"$said") == 1 && $(grep -c '^error' <<<"$said") == 2 ]]

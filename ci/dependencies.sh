@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Checks licences, sources and forbidden crates of all workspaces (deny.toml), and known vulnerabilities of the main one.
 #
-# usage: ci/dependencies.sh                     all; fetches the database of vulnerabilities from GitHub
-#        ci/dependencies.sh offline             without the database
-#        ci/dependencies.sh semver REVISION     what broke in the interface since then, by cargo-semver-checks
+# usage: ci/dependencies.sh                     checks all; fetches the database of vulnerabilities from GitHub
+#        ci/dependencies.sh offline             checks all except vulnerabilities
+#        ci/dependencies.sh semver REVISION     lists what broke in the API since then, with cargo-semver-checks
 #
-# It is not part of .ci/run, because `cargo install --locked cargo-deny` takes minutes.
+# It is not part of .ci/run, because it installs cargo-deny, which takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == semver ]]; then

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Checks builds without codecs and with each family alone, and tests the error for a codec that the build lacks. All other scripts
-# build every family.
+# Checks that the library builds without codecs, and with each family of codecs alone, with a heap and without. Tests the
+# error for a codec that the build lacks. All other scripts build every family. `ci/lints.sh` runs this script.
+#
+# usage: ci/features.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 families=$(sed -n 's/^codecs = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Checks in seconds: rustfmt, Markdown, tables of results, and the specification's own decoders in Python.
+# Checks formatting with rustfmt, the Markdown pages (ci/docs.py), the tables of results (ci/tables.py), and the decoders in
+# Python that follow docs/formats.md alone (tests/specification/). It takes seconds.
+#
+# usage: ci/format.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --all --check

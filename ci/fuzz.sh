@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Fuzzes with libFuzzer and AddressSanitizer, on the nightly compiler:
-#   ci/fuzz.sh build              builds all targets
-#   ci/fuzz.sh SECONDS TARGET...  runs these targets (all without a name) for so long each, from the committed corpus, and says for
-#                                 each how many inputs were run, how many a second, and what was covered
-#   ci/fuzz.sh coverage TARGET... runs each once on the committed corpus and on what was found since, without the sanitizer, on the
-#                                 compiler that the library is built with, and says which lines of it were reached
-# An input that fails is left in fuzz/artifacts/TARGET/. What is found besides lies in target/fuzz-corpus/.
+# Fuzzes with libFuzzer and AddressSanitizer, on the nightly compiler.
+#
+# usage: ci/fuzz.sh build                   builds all targets
+#        ci/fuzz.sh SECONDS [TARGET...]     fuzzes each target for this time, from the committed corpus on. Prints inputs,
+#                                           inputs a second, and covered edges.
+#        ci/fuzz.sh coverage [TARGET...]    runs each target once on the committed corpus and on inputs found since. Prints
+#                                           the lines of the library that it reached. It uses the usual compiler, without
+#                                           the sanitizer.
+#
+# Without a TARGET it takes all of fuzz/targets/. Inputs that fail go to fuzz/artifacts/TARGET/, other new inputs to
+# target/fuzz-corpus/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-build} =~ ^(build|coverage|[1-9][0-9]*)$ ]] \
@@ -16,11 +20,12 @@ targets=("${@:2}")
 if ((!${#targets[@]})); then
   for target in fuzz/targets/*.rs; do targets+=("$(basename "$target" .rs)"); done
 fi
-seeds_of() { # of `decode` and `backends` those of `roundtrip`: an input begins alike
+seeds_of() { # `decode` and `backends` use the corpus of `roundtrip`, because their inputs begin alike
   [[ -d fuzz/corpus/$1 ]] && echo "fuzz/corpus/$1" || echo fuzz/corpus/roundtrip
 }
 
-# coverage: a line a target, a line for all together, then the files of which less than nine tenths of the lines were reached.
+# Prints a line for each target and a line for all together. Then lists files in which less than nine tenths of the lines
+# were reached.
 coverage() {
   local tools built target name out=$PWD/target/fuzz-coverage objects=()
   tools=$(rustc --print sysroot)/lib/rustlib/$host/bin
@@ -67,7 +72,7 @@ fi
 
 rustc +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal
 
-# The flags of `cargo fuzz build`, without the tool; but for `-Clink-dead-code`, which keeps what no target reaches.
+# The flags of `cargo fuzz build`, except `-Clink-dead-code`, which keeps code that no target reaches.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target/fuzz-asan}
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# The example on ggml, bindings/c/examples/ggml: its README's lines on the two-layer model of the tool's tests, and what the
-# program prints beside what `octaplex perplexity` says of the same tokens. PREFIX: where octaplex is installed (ci/c.sh).
-# OCTAPLEX_MODEL and OCTAPLEX_TEXT name a real model and a text to do the same with.
+# Tests the example on ggml, bindings/c/examples/ggml. It runs the commands of its README on the two-layer model of the tool's
+# tests. Then it compares the program's perplexity and KL with those of `octaplex perplexity` on the same tokens.
 #
-# `ci/ggml.sh sources FOLDER` fetches ggml's sources alone.
+# usage: PREFIX=FOLDER ci/ggml.sh      FOLDER is where octaplex is installed; `ci/c.sh` installs it and runs this script
+#        ci/ggml.sh sources FOLDER     only fetches ggml's sources
+#
+# OCTAPLEX_MODEL and OCTAPLEX_TEXT name a real model and a text, to compare on them too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# ggml 0.26.0 with llama.cpp as of November 2026, which this crate carries. Cargo checks nothing of a crate that no
-# lock file names: this does.
+# This crate contains ggml 0.26.0, with llama.cpp as of November 2026. No lock file names it, so Cargo does not check it, and
+# this script compares its checksum.
 crate=llama-cpp-sys-2 version=0.1.161 sum=e9bea77fde41bbc15a278891cd5edd2ba07c5260d162614b41080ba1f100b39b
 sources() {
   local archive folder=$1
@@ -33,13 +35,13 @@ else
   octaplex() { ci/tool.sh octaplex "$@"; }
 fi
 export -f octaplex
-# check SPEC PERPLEXITY KL: both programs on $MODEL and $TEXT, keys and values of a spec, and how far apart the perplexities
-# and the divergences from f16 may be, relative to themselves.
+# check SPEC PERPLEXITY KL: runs both programs on $MODEL and $TEXT, with keys and values of this spec. Their perplexities, and
+# their divergences from f16, may differ by these shares of themselves.
 #
-# The weights are the same floats (--f32), and equal rows become equal bytes. But ggml adds products up in another order and has
-# the RoPE's angles in 32 bits, so that rows differ in their last bits, and now and then one of them gets another code.
-# In two layers that is next to nothing. In thirty it grows from layer to layer, until the errors of the codes are other ones of
-# the same size, as with another seed of the rotation: what is equal then is their size, and that of f16, which has no codes.
+# The weights are the same floats (--f32), and equal rows become equal bytes. But ggml adds products in another order and
+# computes the angles of RoPE in 32 bits. So rows differ in their last bits, and now and then a value gets another code. In two
+# layers this hardly matters. In thirty it grows from layer to layer, until the errors of the codes are different errors of the
+# same size, as with another seed of the rotation. Then only their size is comparable, and the results with f16, which has no codes.
 check() {
   local spec=$1 tool=$folder/tool.json found=$folder/found tokens=$folder/tokens.txt
   octaplex perplexity --model "$MODEL" --text "$TEXT" --tokens 516 --calibrate 0 --k "$spec" --v "$spec" --write-tokens "$tokens" --json "$tool" >/dev/null
@@ -70,7 +72,7 @@ TOKENS=$folder/tokens.txt ci/printed.sh bindings/c/examples/ggml/README.md >"$fo
 check f16 1e-5
 check turboquant:bits=8 2e-4 .01
 check trellis 5e-4 .01
-"$BUILD/octaplex-ggml-speed" "$MODEL" --depth 300 --batch 70 --times 1 | grep -c octaplex | grep -qx 3 # that it runs: no clock is asked
+"$BUILD/octaplex-ggml-speed" "$MODEL" --depth 300 --batch 70 --times 1 | grep -c octaplex | grep -qx 3 # it runs; times are not checked
 all=$(octaplex verify | awk '$1 == "all" { print $2 }')
 grep "^octaplex_verify *$all " "$folder/found"
 if [[ -n ${OCTAPLEX_MODEL:-} ]]; then

@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# All tests of GPUs, of Rust and of Python, on a machine with a GPU: ci/gpu.sh
-# What is missing is said, and fails where OCTAPLEX_REQUIRE=cuda asks for it. Without a GPU nothing fails, and each suite says why it did
-# not run. OCTAPLEX_GPU_PYTHON is the Python with PyTorch and transformers (python3 by default); the package is built for it.
-# For a machine without Rust, OCTAPLEX_GPU_KIT is a folder with what was built elsewhere: `gpu-tests`, the binary of Rust's tests, and
-# `octaplex`, the package with its extension. What it has not is said.
+# Runs all GPU tests, in Rust and in Python, on a machine with a GPU.
+#
+# usage: ci/gpu.sh
+#
+# It prints what is missing. Without a GPU nothing fails, and each suite says why it did not run. With OCTAPLEX_REQUIRE=cuda
+# anything missing is a failure.
+#
+# OCTAPLEX_GPU_PYTHON   the Python with PyTorch and transformers, python3 by default; the package is built for it
+# OCTAPLEX_GPU_KIT      for a machine without Rust: a folder with `gpu-tests`, the binary of the tests in Rust, and `octaplex`,
+#                       the Python package with its extension, both built elsewhere
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${OCTAPLEX_GPU_PYTHON:-python3}

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Tests of GPUs where there is none: HIP's libraries on this CPU (ci/hip-on-cpu), and on them the kernels' portable implementation, compiled by g++.
-#   ci/hip-on-cpu.sh            those below: every kernel, of codecs of every kind, and all that is refused
-#   ci/hip-on-cpu.sh NAME...    those of tests/gpu with such names; '' are all, an hour of CPU time
-# ROCM_PATH=target/gpu and OCTAPLEX_CACHE are all that another program needs to find that GPU.
+# Runs GPU tests on a machine without a GPU. ci/hip-on-cpu has stand-ins for HIP's libraries. They compile the portable
+# implementation of the kernels with g++, and run it on this CPU.
+#
+# usage: ci/hip-on-cpu.sh            the tests listed below: every kernel, with codecs of every kind, and every refusal
+#        ci/hip-on-cpu.sh NAME...    the tests of tests/gpu whose names contain NAME; '' runs all, which takes an hour of CPU time
+#
+# To run another program on this GPU, set ROCM_PATH=target/gpu and OCTAPLEX_CACHE to a folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $(uname -m) == x86_64 ]] || { echo "ci/hip-on-cpu.sh: fibers are written for x86-64"; exit; }
@@ -19,8 +22,9 @@ if (($#)); then
   exit
 fi
 python3 ci/hip-on-cpu/bites.py "$folder/lib/libamdhip64.so"
-# What takes every pair of codecs at every width is for GPUs. These are the tests that take seconds here, of all that a layer does:
-# codecs of each kind in `every_option`, their encoders in `appended_specs_are_the_cpus`. Blocks of queries take minutes: by name.
+# Tests of every pair of codecs at every width need a GPU. These take seconds here, and cover all that a layer does:
+# `every_option` has codecs of each kind, `appended_specs_are_the_cpus` their encoders. Blocks of queries take minutes; run
+# them by name.
 tests=(
   missing_drivers_and_gpus_are_named unsupported_configurations_are_errors every_option sequences_forks_and_graphs
   append::appended_specs_are_the_cpus append::tokens_are_taken_back append::wrong_rows_are_errors

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# ci/install.sh PACKAGE...: Debian's packages, for one script at a time.
+# Installs Debian packages. Scripts that run side by side wait for one another.
+#
+# usage: ci/install.sh PACKAGE...
 set -euo pipefail
 sudo=()
 [[ $(id -u) == 0 ]] || sudo=(sudo)

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Instructions of each codec's calls, a row, counted by callgrind: the same on any machine with the same compiler, however busy.
-# Fails where a call takes over 3% more than in `ci/instructions.txt`: find out why, and where there is a good reason, write it into
-# the commit and `ci/instructions.sh --bless`. Valgrind knows no AVX-512.
+# Counts the instructions of each codec's calls, for each row, with callgrind. Counts are the same on every machine with the same
+# compiler, however busy it is. Valgrind knows no AVX-512, so other backends are counted.
+#
+# usage: ci/instructions.sh            fails if a call takes over 3% more than ci/instructions.txt says
+#        ci/instructions.sh --bless    rewrites the table; the commit must say why a count grew
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || ci/install.sh valgrind
 table=$PWD/ci/instructions.txt
-# The release build of the library that the tool and the C interface are made of as well.
+# The same release build of the library as for the tool and the C interface.
 program=$(CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked --no-run --message-format=json-render-diagnostics -p octaplex --bench instructions --features std \
   | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
 folder=${CARGO_TARGET_DIR:-target}/instructions

@@ -1,5 +1,8 @@
 #!/usr/bin/env bash
-# Checks without running anything: the declared Rust version, clippy with and without features, each family of codecs, rustdoc.
+# Lints without running anything: a build with the declared Rust version, clippy with all features and without, each family of
+# codecs (ci/features.sh), and rustdoc.
+#
+# usage: ci/lints.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 declared=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

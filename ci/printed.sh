@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# ci/printed.sh FILE: runs the blocks of a README marked `sh` as they are printed, each in a shell of its own that starts in the
-# current folder. Fails where there is none. Exported functions stand for what a script wants replaced (`cargo`, for one).
-# ci/printed.sh FILE KIND -: prints the blocks of another kind.
+# Runs or prints the code blocks of a Markdown file.
+#
+# usage: ci/printed.sh FILE           runs the blocks marked `sh` as they are printed; fails if there are none
+#        ci/printed.sh FILE KIND -    prints the blocks marked KIND
+#
+# Each block runs in a shell of its own, which starts in the current folder. A caller can replace a command, such as `cargo`, by
+# exporting a function of that name.
 set -euo pipefail
 file=$1
-blocks() { # blocks KIND: a NUL behind each
+blocks() { # blocks KIND: prints the blocks, a NUL after each
   awk -v kind="\`\`\`$1" '$0 == kind { inside = 1; next } /^```$/ { if (inside) printf "%c", 0; inside = 0 } inside' "$file"
 }
 if [[ ${3:-} == - ]]; then

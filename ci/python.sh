@@ -1,20 +1,26 @@
 #!/usr/bin/env bash
-# The Python package: the README's lines, which build and install it in a fresh environment; a source distribution; tests, and types by mypy.
-# Tests on PyTorch run where `OCTAPLEX_TORCH` names what pip is to install for it (torch==2.9.1, or a wheel's path): it is large.
+# Tests the Python package: the commands of its README, which build and install it in a fresh environment, a source distribution,
+# the tests, an example, and the types with mypy.
+#
+# usage: ci/python.sh
+#
+# Tests that need PyTorch, which is large, run only if OCTAPLEX_TORCH says what pip installs for it: torch==2.9.1, or the path of
+# a wheel.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/python
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv # Debian has it apart
+python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv # a separate package in Debian
 
 say "lints"
 cargo fmt --manifest-path bindings/python/Cargo.toml --check
-export CARGO_TARGET_DIR=$PWD/target # shared: the same library in the same profile
+export CARGO_TARGET_DIR=$PWD/target # shared with other scripts, which build the same library in the same profile
 cargo clippy --manifest-path bindings/python/Cargo.toml --locked --quiet -- -D warnings
 say "the README's lines"
 rm -rf target/venv
-# Its packages have other features than the workspace's, so that the library is built once more: less optimised, in half the time.
+# The library is built once more here, because the features of its dependencies differ from those of the workspace. With less
+# optimisation that takes half the time.
 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 PIP_DISABLE_PIP_VERSION_CHECK=1 ci/printed.sh bindings/python/README.md
 say "a source distribution, whose parts find one another"
 python3 -m venv --clear "$target/build"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Runs every command of README.md and of the pages below, as it stands there: the blocks marked `sh`, and commands within a
-# line. The README's Rust blocks are tests of the documentation.
+# Runs every command of README.md and of the pages below as it is printed: blocks marked `sh`, and commands within a line.
+# `cargo test` runs the README's Rust blocks.
 #
-# Files that a reader has to download (the page says from where) are replaced by small ones of the same names: models by the two-layer
-# model of the tool's tests, texts by letters in its alphabet. The tool with language models comes from the development build (ci/tool.sh).
-# Words in capitals stand for a reader's choice: SPEC is trellis, D is 128. What is installed goes into target/readme.
+# usage: ci/readme.sh
+#
+# Small files replace those that a reader downloads: the two-layer model of the tool's tests for models, and letters of its
+# alphabet for texts. The tool with language models is the development build (ci/tool.sh). SPEC becomes trellis, and D becomes
+# 128. Everything is installed into target/readme.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_PROFILE_BENCH_DEBUG=0 # so that benchmarks and the tool share what they are built from
@@ -12,7 +14,7 @@ folder=$PWD/target/readme
 rm -rf "$folder"
 mkdir -p "$folder"
 
-# Cargo finds the workspace from within it; the commands' files stay in this folder.
+# Commands run in this folder, where their files stay. It is inside the workspace, so Cargo finds that.
 root=$PWD
 pages=(README.md docs/first-tasks.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
 mapfile -t names < <(ci/printed.sh docs/models.md sh - | grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' | sort -u)
@@ -45,7 +47,7 @@ export CARGO_INSTALL_ROOT=$folder/installed PATH=$folder/installed/bin:$PATH
 ../../ci/printed.sh ../../docs/models.md
 ../../ci/printed.sh ../../cli/README.md
 
-# The lines for a crate's Cargo.toml, with this repository in the place of the published one.
+# The README's lines for a Cargo.toml are valid. This repository stands in for the published one.
 for name in . metrics bindings/candle; do
   mkdir -p user/src
   {
@@ -57,7 +59,7 @@ for name in . metrics bindings/candle; do
   rm -r user
 done
 
-# Commands within a line: code that begins with the tool, cargo or a variable for it.
+# Commands within a line: code that begins with the tool, with cargo or with a variable for cargo.
 tool() { cargo run --quiet --release --locked -p octaplex-cli -- "$@"; }
 export -f tool
 inline=0

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# What octaplex takes in a small program: flash of a Cortex-M4 (code and constants) and gzipped WebAssembly, for the
-# programs of `ci/sizes`. Fails where one is more than 10% above `ci/sizes.txt`; `ci/sizes.sh --bless` writes that
-# table.
+# Measures what octaplex takes in the small programs of ci/sizes: flash of a Cortex-M4 (code and constants), and gzipped
+# WebAssembly.
+#
+# usage: ci/sizes.sh            fails if a size is more than 10% above ci/sizes.txt, or 20% with rustup's compiler
+#        ci/sizes.sh --bless    rewrites the table
 set -euo pipefail
 cd "$(dirname "$0")/.."
 here=$PWD table=$PWD/ci/sizes.txt
 export CARGO_TARGET_DIR=$here/target/cross/sizes
 
-# The table is of a `core` that is built as small as the rest. rustup's, which is fast, makes programs a tenth larger.
+# The table's sizes have a `core` that is built for size, like the rest. rustup's `core` is built for speed, and makes programs a
+# tenth larger.
 cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo) options=(-Z build-std=core) most=1.1
 export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
 [[ -d /usr/lib/rustlib/src/rust/library ]] || { cargo=(cargo) options=() most=1.2; unset CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER; }
@@ -16,14 +19,14 @@ build() { # build TARGET PROGRAM LIBRARY
   "${cargo[@]}" rustc --quiet --release --locked --target "$1" "${options[@]}" --manifest-path ci/sizes/Cargo.toml --features "$2" --crate-type "$3"
 }
 
-flash() { # Code and constants that a linker keeps, from the library's one entry.
+flash() { # flash PROGRAM: prints the bytes of code and constants that a linker keeps, from the program's one entry
   build thumbv7em-none-eabihf "$1" staticlib
   local folder=$CARGO_TARGET_DIR/thumbv7em-none-eabihf/release
   ld.lld -m armelf --gc-sections --entry octaplex_run --undefined octaplex_run -o "$folder/$1.elf" "$folder/libsizes.a"
   size "$folder/$1.elf" | awk 'NR == 2 { print $1 + $2 }'
 }
 
-wasm() {
+wasm() { # wasm PROGRAM: prints the bytes of the gzipped module
   build wasm32-unknown-unknown "$1" cdylib
   gzip -9 -n -c "$CARGO_TARGET_DIR/wasm32-unknown-unknown/release/sizes.wasm" | wc -c
 }

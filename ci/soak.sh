@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# `ci/soak.sh SECONDS`: tests a cache of a million tokens with random appends, rollbacks, evictions, forks, saves and
-# loads, and compares it with a model. Prints what it did and how much memory it took. Fails if memory grows by a quarter
-# after the 60th operation. Not part of .ci/run.
+# Tests a cache of a million tokens with random appends, rollbacks, evictions, forks, saves and loads, and compares it with a
+# plain model. Prints what it did and how much memory it took. Fails if memory grows by a quarter after the 60th operation.
+#
+# usage: ci/soak.sh SECONDS      It is not part of .ci/run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ ${1:-} =~ ^[1-9][0-9]*$ ]] || { echo "usage: ci/soak.sh SECONDS, a number" >&2; exit 2; }

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Tests that the README's command leaves out: without a heap, and of optional features. GPU tests say what is missing without a GPU.
+# Runs the tests that the README's command leaves out: without a heap, and of optional features. Without a GPU, GPU tests say what
+# is missing.
+#
+# usage: ci/tests.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Without a heap: tests of bytes. Unoptimised, because that builds in a third of the time; two tests would take minutes then.
+# Tests of bytes, without a heap. Without optimisation they build in a third of the time, but two tests would take minutes.
 CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo test -p octaplex --no-default-features --features codecs --test suite --locked -- \
   golden:: untrusted:: verify:: own_codec:: outliers:: rates:: rotation:: --skip every_finite_vector
 
-# With octaplex-arch and its features, as the tests above have them: they are not built again.
+# Naming octaplex-arch too enables its default features, as in the README's command, so that it is not built again.
 cargo test -p octaplex -p octaplex-arch --features octaplex/rayon,octaplex/serde --test rayon --test serde --locked
 models=(-p octaplex-cli -p octaplex-candle -p octaplex-arch --features octaplex-cli/models --locked)
 cargo test "${models[@]}" --bins --test models --test cache --test qwen2

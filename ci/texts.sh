@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Two of the three texts that docs/accuracy.md measures on, made from released packages: code (click 8.1.7, Python) and languages (Debian's FAQ 11.1 in
-# German, Russian, Japanese, French, Chinese, Italian and Dutch, which take turns every 24 lines). The third is WikiText-2 raw, the test set.
-# A fourth, turns, is both of these in turns of 40 lines, for long windows.
-# usage: texts.sh FOLDER      needs pip and apt-get
+# Writes texts that docs/accuracy.md measures on, from released packages:
+#   code.txt         the Python package click 8.1.7
+#   languages.txt    Debian's FAQ 11.1 in German, Russian, Japanese, French, Chinese, Italian and Dutch, 24 lines each in turn
+#   turns.txt        40 lines of code.txt and of languages.txt in turn, for long windows
+# The page's other text is the test set of WikiText-2 raw, which this script does not download.
+#
+# usage: ci/texts.sh FOLDER      Needs pip and apt-get. It compares checksums.
 set -euo pipefail
 mkdir -p "$1"
 folder=$(cd "$1" && pwd)
@@ -16,7 +19,7 @@ languages=(de ru ja fr zh-cn it nl)
 for language in "${languages[@]}"; do
   apt-get download -qq "debian-faq-$language=11.1"
   dpkg -x "debian-faq-${language}_11.1_all.deb" faq
-  # Behind the table of contents; blank lines say nothing.
+  # Skip blank lines and the table of contents.
   zcat "faq/usr/share/doc/debian/FAQ/debian-faq.$language.txt.gz" | grep -v '^ *$' | tail -n +340 > "$language.txt"
 done
 for turn in $(seq 0 11); do

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# ci/tool.sh octaplex|tiny_model ARGUMENT...: runs the tool with language models, or the example that writes a model of two layers, from
-# the development build that tests have: it is built once, and such models want no other.
+# Runs the tool with language models, or the example that writes a two-layer model. It uses the development build of the tests, which
+# is fast enough for such models and is not built twice.
+#
+# usage: ci/tool.sh octaplex ARGUMENT...
+#        ci/tool.sh tiny_model MODEL TEXT
 set -euo pipefail
 root=$(realpath "$(dirname "$0")/..")
 cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p octaplex-cli -p octaplex-candle -p octaplex-arch --features octaplex-cli/models \

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# octaplex.transformers, octaplex.capture and octaplex.calibrate with the real PyTorch and transformers: the wheel, as pip builds it from a
-# clone, a fresh environment, and tests/test_transformers.py, test_commands.py, test_capture.py and test_calibrate.py. `ci/transformers.sh MODEL.gguf` also
-# has a model write, beside `octaplex generate`: tests/test_transformers_model.py (SmolLM2-135M takes minutes). Not part of .ci/run:
-# PyTorch takes gigabytes. OCTAPLEX_TORCH names what pip is to install for it (torch==2.9.1 by default, or a wheel's path).
+# Tests octaplex.transformers, octaplex.capture and octaplex.calibrate with the real PyTorch and transformers: test_transformers.py,
+# test_commands.py, test_capture.py and test_calibrate.py of bindings/python/tests.
+#
+# usage: ci/transformers.sh
+#        ci/transformers.sh MODEL.gguf    also compares the text that a model writes with that of `octaplex generate`
+#                                         (test_transformers_model.py); minutes with SmolLM2-135M
+#
+# It builds the wheel of this clone with pip, and installs it in a fresh environment. OCTAPLEX_TORCH is what pip installs as
+# PyTorch: torch==2.9.1 by default, or the path of a wheel. It is not part of .ci/run, because PyTorch takes gigabytes.
 set -euo pipefail
 [[ $# == 0 ]] || model=$(realpath -e "$1")
 cd "$(dirname "$0")/.."

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# The npm package of bindings/wasm: builds its modules and the page, holds their sizes against sizes.txt, packs it, and tests what
-# a fresh project gets, under Node and in headless Chromium, and the page there. `ci/wasm.sh --bless` writes the sizes;
-# `ci/wasm.sh bench` only says what a call costs over the library alone, in the package of the last run.
+# Tests the npm package of bindings/wasm. It builds the modules and the demo page, compares sizes with bindings/wasm/sizes.txt, and
+# packs the package. It then tests the package in a fresh project, under Node and in headless Chromium, and the page in Chromium.
+#
+# usage: ci/wasm.sh
+#        ci/wasm.sh --bless    rewrites sizes.txt
+#        ci/wasm.sh bench      prints how much a call from JavaScript costs on top of the library, with the package of the last run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -17,7 +20,7 @@ if [[ ${1:-} == bench ]]; then
 fi
 
 command -v "${CHROMIUM:-chromium}" >/dev/null || ci/install.sh chromium
-# The README's lines, in a project that has nothing yet.
+# Run the README's commands in an empty project.
 rm -rf "$project"
 mkdir -p "$project"
 echo '{ "private": true, "type": "module" }' >"$project/package.json"
@@ -46,7 +49,7 @@ awk 'FNR > 1 && NR == FNR { was[$1] = $3; next }
   $1 == "one" && $3 >= 40000 { print "one codec is to be under 40 kB"; bad = 1 }
   END { exit bad }' "$package/sizes.txt" "$sizes"
 
-# What a project has then.
+# Test what a project has now.
 cp "$package"/test/* tests/snapshots/*.snapshot profiles/smollm2-135m.octaprofile "$project"
 cd "$project"
 npm install --silent --no-audit --no-fund typescript@5 playwright-core@1 axe-core@4

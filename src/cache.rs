@@ -356,8 +356,7 @@ impl<K: Codec, V: Codec, S: AsRef<[u8]> + AsMut<[u8]> + Send + Sync> LayerCache<
     /// # Errors
     /// * [`Error::Width`] if a codec's width is not that of the configuration.
     /// * [`Error::Unsupported`] for an impossible configuration, blocks of 0 or more than 2,304 bytes, or prepared
-    ///   queries
-    ///   of more than two words a value.
+    ///   queries of more than two words a value.
     /// * [`Error::Length`] if `bytes` is too short.
     pub fn with_codecs(
         config: &LayerConfig,

@@ -1,4 +1,10 @@
 //! Profiles: how much each layer of a model may lose, and the codecs that follow for any number of bits.
+//!
+//! ```text
+//! calibration.rs   which divergences to measure in a model ─► Profile
+//! text.rs          Profile ◄─► the text of a profile, which files hold
+//! solve.rs         Profile, bits ─► a codec for the keys and the values of each layer
+//! ```
 
 mod calibration;
 mod solve;

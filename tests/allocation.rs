@@ -1,4 +1,4 @@
-//! Attention takes its memory from the caller: nothing is allocated on the way.
+//! Checks that attention allocates nothing: the caller gives its memory.
 #![cfg(all(feature = "alloc", not(feature = "rayon")))] // threads take memory
 #![allow(missing_docs, clippy::unwrap_used)] // tests fail by panicking
 

@@ -1,5 +1,5 @@
-//! Chunks: what comes back is what a cache would have, whatever the codec, the layout, the type and the number of tokens; golden
-//! files, and every byte of a blob damaged. `OCTAPLEX_BLESS=1 cargo test --test suite chunk` rewrites the golden files.
+//! Tests chunks: decoded values are those of a cache, for every codec, layout, type and number of tokens. There are golden
+//! files, and blobs with each of their bytes damaged. `OCTAPLEX_BLESS=1 cargo test --test suite chunk` rewrites the files.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -546,7 +546,7 @@ fn pages_out_of_order_are_refused() {
     forged[page] = 64;
     let checksum = crc32fast::hash(&forged[layer.clone()]);
     forged[layer.end..layer.end + 4].copy_from_slice(&checksum.to_le_bytes());
-    assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "a page out of order" }));
+    assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "the page is out of order" }));
 }
 
 /// A block that no codec wrote, under a checksum that is right: it is counted within its page, when a chunk is decoded and when what

@@ -1,4 +1,5 @@
-//! Every named constant of the codecs that decides bytes or errors: just below, at and just above it, on every backend.
+//! Tests values just below, at and just above every named constant of the codecs that decides bytes or errors, on every
+//! backend.
 
 #![cfg(feature = "alloc")]
 #![allow(clippy::unwrap_used, clippy::type_complexity, clippy::manual_range_contains)]

@@ -1,4 +1,4 @@
-//! What a build without some codecs says: run with any features of codecs (`ci/features.sh`).
+//! Tests what a build without some codecs answers. `ci/features.sh` runs it with several sets of features.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::codecs::{AnyCodec, HeadId};

@@ -1,4 +1,5 @@
-//! The fuzz targets' bodies on the committed corpus, `fuzz/corpus/<target>/`, and on inputs made up on the spot.
+//! Runs the bodies of the fuzz targets on the committed corpus, `fuzz/corpus/<target>/`, and on random inputs.
+//!
 //! `OCTAPLEX_BLESS=1 cargo test --test suite fuzz_replay` writes the corpus's seeds: every codec, width and kind of page.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 #![cfg(feature = "alloc")] // the bodies choose widths at run time
@@ -14,7 +15,7 @@ fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// Runs the body on every input there is; returns how many.
+/// Checks that the corpus has the seeds as they are made here. Then runs the body on each of its inputs, and on no bytes.
 fn replay(target: &str, seeds: impl FnOnce() -> Vec<(String, Vec<u8>)>, body: fn(&[u8])) {
     let corpus = corpus(target);
     let seeds = seeds();
@@ -40,7 +41,8 @@ fn replay(target: &str, seeds: impl FnOnce() -> Vec<(String, Vec<u8>)>, body: fn
     body(&[]);
 }
 
-/// Floats at the edges, by their bits, which are even: so an input gives any f32. Those of one kind are refused or taken together.
+/// Bits of floats at the edges. Codecs refuse or take all of one kind. The bits are even, because only those reach a body
+/// unchanged: see `Input::float`.
 const EDGES: [(&str, &[u32]); 4] = [
     ("infinite", &[0x7f80_0000, 0xff80_0000]),
     ("nan", &[0x7fc0_0000, 0xff80_0002]),
@@ -48,7 +50,8 @@ const EDGES: [(&str, &[u32]); 4] = [
     ("least", &[0x0000_0002, 0x8000_0002, 0x007f_fffe, 0x8000_0000, 0]),
 ];
 
-/// Every codec at every width, its keys left out but for one, and a few bytes of data; and two rows of width 32 with edges in them.
+/// Returns two kinds of seeds. The first have every codec at every width, one of its keys, and a few bytes of data. The
+/// others have two rows of width 32 with edges in them.
 fn codecs() -> Vec<(String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for (number, codec) in CodecSpec::all().iter().enumerate() {
@@ -76,7 +79,7 @@ fn codecs() -> Vec<(String, Vec<u8>)> {
     seeds
 }
 
-/// Every codec with every choice of its first key, on random data.
+/// Runs the body on random data, for every codec with every choice of its first key.
 fn made_up(body: fn(&[u8])) {
     let mut random = Random::new(50);
     for codec in 0..CodecSpec::all().len() {
@@ -89,7 +92,7 @@ fn made_up(body: fn(&[u8])) {
     }
 }
 
-/// Random bytes, so many inputs of so many.
+/// Runs the body on `count` inputs of random bytes.
 fn random(count: usize, bytes: usize, body: fn(&[u8])) {
     let mut random = Random::new(51);
     (0..count).for_each(|_| body(&random.bytes(bytes)));
@@ -101,7 +104,7 @@ fn roundtrip() {
     made_up(fuzz_bodies::roundtrip);
 }
 
-/// The seeds are those of `roundtrip`: an input begins alike.
+/// The seeds are those of `roundtrip`, because inputs of both begin in the same way.
 #[test]
 fn decode() {
     replay("roundtrip", Vec::new, fuzz_bodies::decode);
@@ -142,7 +145,8 @@ fn cache() {
     random(300, 60, fuzz_bodies::cache);
 }
 
-/// Each codec with one of these bits beside 70 tokens and a kind that goes by its number; codecs with outliers with more.
+/// Returns each codec with the byte that chooses its layer: 70 tokens, windows that go by the codec's number, and each of
+/// the bits `extra`. Only codecs with outliers get bit 128.
 fn kinds(extra: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     let codecs = CodecSpec::all().iter().enumerate();
     codecs.flat_map(move |(number, codec)| {
@@ -152,7 +156,7 @@ fn kinds(extra: &[u8]) -> impl Iterator<Item = (usize, u8)> {
     })
 }
 
-/// `kind` 64: pages alone; 128: with outliers.
+/// Bit 64 of the kind chooses single pages, bit 128 codecs with outliers.
 #[test]
 fn snapshot() {
     let seeds = || {

@@ -1,4 +1,4 @@
-//! The gigabytes of `docs/instead.md`, computed again: a row that is not there is printed as it should be.
+//! Computes the gigabytes of `docs/instead.md` again. A row that is wrong or missing is printed as it should be.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::{CodecSpec, LayerConfig};

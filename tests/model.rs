@@ -1,5 +1,5 @@
-//! What a cache's layer should hold, uncompressed, and attention in f64: the plain model that tests, the fuzz target `cache` and
-//! the soak hold a cache against.
+//! A plain model of a cache's layer: uncompressed tokens, and attention in f64. Tests, the fuzz target `cache` and the soak
+//! compare a cache with it.
 #![allow(dead_code, unreachable_pub)] // each binary takes what it needs
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -140,7 +140,7 @@ impl Model {
     }
 }
 
-/// How far two outputs lie apart, in norms of the expected one.
+/// Returns the distance of two outputs, relative to the norm of the expected one.
 pub fn distance(actual: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(actual.len(), expected.len());
     let energy = expected.iter().map(|x| x * x).sum::<f32>().sqrt() + 1e-3;

@@ -1,4 +1,4 @@
-//! A codec that is none of the library's: int8 with an f32 scale, through the trait, a typed face, and caches.
+//! Tests a codec of the caller's own, int8 with an f32 scale: through the trait, through `Typed`, and in caches.
 
 use crate::common::{Random, Steps, bits, four_bits};
 use octaplex::cache::LayerCache;

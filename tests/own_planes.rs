@@ -1,4 +1,4 @@
-//! A codec that is none of the library's, and is a norm and planes: caches keep its pages lean.
+//! Tests a codec of the caller's own whose blocks are a norm and planes. Caches keep its pages lean.
 
 use crate::common::Random;
 use octaplex::cache::LayerCache;

@@ -1,4 +1,4 @@
-//! Laws that hold for every codec, width and input: what the operations say about each other.
+//! Tests how the operations of a codec relate to each other, for every codec and width, on random inputs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{

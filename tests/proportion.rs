@@ -1,5 +1,5 @@
-//! Small bytes do not become much memory, nor many codecs that take long to build: what is read from outside is refused before
-//! anything is allocated for it.
+//! Checks that a few bytes from outside cannot ask for much memory, nor for many codecs that take long to build. They are
+//! refused before anything is allocated for them.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 

@@ -1,4 +1,4 @@
-//! Every rate that the documentation states, against what blocks take: a figure that is not so fails with the one that is.
+//! Compares every rate that the documentation states with the size of blocks. A test that fails prints the right figure.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::cache::Center;

@@ -1,5 +1,5 @@
-//! The feature `rayon`: threads share heads, parts of a head and layers of a chunk, and change no bit. All else about caches and
-//! chunks is tested without it.
+//! Tests the feature `rayon`: threads share heads, parts of a head and layers of a chunk, and results have the same bits. All
+//! other tests of caches and chunks run without it.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 mod common;

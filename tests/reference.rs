@@ -1,5 +1,5 @@
-//! The page format written for a reader (`reference/lean_page.rs`) against the library, bit for bit: pages of caches and of chunks,
-//! what they decode to, scores and weighted sums, on every backend.
+//! Compares the page format as it is written for readers (`reference/lean_page.rs`) with the library, bit for bit: pages of
+//! caches and of chunks, decoded values, scores and weighted sums, on every backend.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 

@@ -1,6 +1,6 @@
-//! Rotations of every width and kind against dense matrices in f64; and the oracle itself, which must be beyond doubt.
+//! Compares rotations of every width and kind with dense matrices in f64, and tests these matrices too.
 //!
-//! The library's rotation is reached where it is public: `finish` is the inverse, and `octaplex_arch` has both ways.
+//! Only the inverse rotation is public, as `finish` of a codec. `octaplex_arch` has both directions.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random, build, signs};

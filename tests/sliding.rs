@@ -1,5 +1,5 @@
-//! Closed pages that come to a layer with a sliding window, from chunks or one by one: it drops what it no longer shows, as it
-//! does when tokens are appended.
+//! Gives closed pages to a layer with a sliding window, from chunks or one by one. The layer drops pages that the window no
+//! longer shows, as it does when tokens are appended.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 

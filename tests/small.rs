@@ -1,5 +1,5 @@
-//! A cache's life in little, for every kind of codec: small enough for an interpreter that looks for undefined behaviour
-//! (`ci/memory.sh`), which is a thousand times slower.
+//! The main operations of a cache, for every kind of codec. The tests are small enough for an interpreter that looks for
+//! undefined behaviour (`ci/memory.sh`), which is a thousand times slower than the CPU.
 #![cfg(feature = "alloc")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -8,7 +8,7 @@ use octaplex::{Backend, KvCache, LayerConfig};
 
 const DIM: usize = 32;
 
-/// 0, ±1, ±2 … sevenths: every row differs.
+/// Returns rows that all differ. Their values are multiples of 1/7.
 fn rows(count: usize) -> Vec<f32> {
     (0..count * DIM).map(|i| ((i * 31 % 97) as f32 - 48.0) / 7.0).collect()
 }
@@ -20,7 +20,8 @@ fn attend(cache: &mut KvCache) -> Vec<u32> {
     bits(&output)
 }
 
-fn lives(keys: &str, values: &str) {
+/// Appends, attends, forks, truncates, saves, loads and evicts with these codecs, and checks every result.
+fn check_life(keys: &str, values: &str) {
     let mut config = LayerConfig::new(1, DIM, 80);
     (config.keys, config.values) = (keys.parse().unwrap(), values.parse().unwrap());
     (config.sink_tokens, config.recent_window) = (1, 4);
@@ -49,30 +50,30 @@ fn lives(keys: &str, values: &str) {
 
 #[test]
 fn codes_and_paths() {
-    lives("turboquant", "trellis:m=2");
+    check_life("turboquant", "trellis:m=2");
 }
 
 #[test]
 fn triplets_and_integers() {
-    lives("octopus", "int:bits=3");
+    check_life("octopus", "int:bits=3");
 }
 
 #[test]
 fn angles_and_chunks_with_outliers() {
-    lives("polarquant:bits=3", "hqmq:s=24,r=3,med=2");
+    check_life("polarquant:bits=3", "hqmq:s=24,r=3,med=2");
 }
 
 #[test]
 fn residuals_and_blocks() {
-    lives("turboquant-qjl:bits=3", "tq3_0");
+    check_life("turboquant-qjl:bits=3", "tq3_0");
 }
 
 #[test]
 fn signs_and_sums_of_directions() {
-    lives("qjl", "additive");
+    check_life("qjl", "additive");
 }
 
 #[test]
 fn two_norms_and_floats() {
-    lives("octopus-qjl", "bf16");
+    check_life("octopus-qjl", "bf16");
 }

@@ -1,6 +1,6 @@
-//! A cache of a million tokens for as long as one likes: `ci/soak.sh SECONDS`. Random appends, rollbacks, evictions, forks, saves and
-//! loads. After each the process's memory is read; after every fourth, what attention gives is held against a model that makes the
-//! rows again.
+//! Runs random operations on a cache of a million tokens for some time: `ci/soak.sh SECONDS`. They are appends, rollbacks,
+//! evictions, forks, saves and loads. After each, the process's memory is measured. After every fourth, attention is
+//! compared with a model that generates the rows again.
 #![cfg(all(feature = "alloc", target_os = "linux"))]
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 

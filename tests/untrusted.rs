@@ -1,5 +1,5 @@
-//! Inputs that nobody vouches for: floats of every kind, blocks of any bytes, buffers of any length. Never a panic,
-//! a typed error with outputs untouched, or finite results.
+//! Tests untrusted inputs: floats of every kind, blocks of any bytes, buffers of any length. Every call returns finite
+//! results, or a typed error and leaves its outputs as they were. None panics.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use crate::common::{Any, Random, Steps, adversarial, build, build_all, encode_rows, name_of, specs};

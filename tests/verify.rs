@@ -1,6 +1,7 @@
-//! The table of checksums: every backend gives it, and nothing can change without it.
+//! Tests the table of checksums: every backend has the same, and it changes with any byte or result.
+//!
 //! `OCTAPLEX_BLESS=1 cargo test --test suite verify` rewrites `src/verify/expected.txt`, which the build reads: run the
-//! test once more behind it. A changed number says that bytes or results are others than before.
+//! test once more after that. A changed number means that bytes or results have changed.
 
 use crate::common::four_bits;
 use octaplex::cache::LayerCache;

@@ -102,10 +102,14 @@ pub(crate) fn score_rows(
     }
 }
 
-/// Scores one query, whose coordinates share products in pairs.
+/// Scores one query, whose coordinates share products in pairs: one product of 64 bits is the sum of
+/// two products.
 ///
-/// In (a + b·2³²)·(q + p·2³²) the upper half is ap + bq, if p and q are the two coordinates of the
-/// query in reverse order. The term bp·2⁶⁴ falls out of 64 bits. The lower half, aq, is not used.
+/// ```text
+/// centroids    b·2³² + a                       of coordinates 0 and 1: a, b
+/// query        p·2³² + q                       of coordinates 0 and 1: p, q, in reverse order
+/// product      bp·2⁶⁴ │ (ap + bq)·2³² │ aq     bp falls out of 64 bits; `parted` takes aq away
+/// ```
 fn score_one<const BITS: usize>(
     rows: &Rows,
     centroids: &[i16],

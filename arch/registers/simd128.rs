@@ -15,7 +15,7 @@ pub(crate) fn load<T: Lanes16>(array: &T) -> v128 {
 
 /// Stores a register.
 pub(crate) fn store<T: Lanes16>(array: &mut T, x: v128) {
-    // SAFETY: as for `load`.
+    // SAFETY: `Lanes16` are plain numbers of 16 bytes in all, and any bits are such numbers.
     unsafe { v128_store(core::ptr::from_mut(array).cast(), x) }
 }
 

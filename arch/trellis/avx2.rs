@@ -5,9 +5,9 @@
 //!
 //! ```text
 //! path plane     byte k: bits of coordinates 8k … 8k+7        byte k-1: of the eight before
-//! word           b₇ b₆ b₅ b₄ b₃ b₂ b₁ b₀  a₇ a₆ a₅ a₄ a₃ a₂ a₁ a₀
-//! coordinate 1               └─ b₁ b₀ a₇ a₆ ─┘  window of 4 bits, newest on top
-//! · 2⁶           b₁ b₀ a₇ a₆ …                  then >> 12
+//! word           b₇ b₆ b₅ b₄ b₃ b₂ b₁ b₀ a₇ a₆ a₅ a₄ a₃ a₂ a₁ a₀
+//! coordinate 1                     └─────────┘      its window of 4 bits, newest on top
+//! · 2⁶           b₁ b₀ a₇ a₆ …                      then >> 12
 //! ```
 //!
 //! Codes are unpacked as in `codes`. Tables of up to 256 entries are looked up with `vpshufb`,
@@ -42,11 +42,16 @@ const TABLE: usize = 256;
 /// The constants that find the centroids of a row.
 struct Lookup<'a> {
     book: &'a TrellisCodebook<'a>,
+    /// Registers of a row.
     chunks: usize,
+    /// `None` if there is only one code.
     unpack: Option<Unpack>,
-    /// Sixteen entries in each lane.
+    /// The centroids, sixteen to a register and the same in both lanes. Unused if there are more than
+    /// [`TABLE`].
     table: [__m256i; TABLE / 16],
+    /// The shift that moves a window from the top of its word to the bottom.
     down: __m128i,
+    /// The start of the last load that ends within the row.
     last_load: usize,
 }
 
@@ -331,7 +336,7 @@ impl<'a> Lookup<'a> {
         if self.book.centroids().len() > TABLE {
             return self.look_up_each(windows, codes);
         }
-        // An index has eight bits, so that none get into the next byte.
+        // An index has eight bits, so that a shift of words moves none into the next byte.
         let above = _mm256_sll_epi16(codes, _mm_cvtsi32_si128(self.book.history() as i32 + 1));
         let index = _mm256_or_si256(windows, above);
         let sixteens = self.book.centroids().len().div_ceil(16);

@@ -61,8 +61,8 @@ const POWERS: usize = 0;
 const TERNARY: usize = 1;
 const MIXED: usize = 2;
 
-/// Returns the index of the order of lanes. It is called where tables are indexed and not in a
-/// `const` block: compilers before 1.95 search an index for constant references, and find a cycle.
+/// Returns which order of `lanes.rs` a kind and form have. Large tables take lanes as they come, which
+/// is order 0; the others have an order for each number of raw bits.
 const fn order(kind: usize, form: usize) -> usize {
     if kind == LARGE { 0 } else { form }
 }
@@ -235,7 +235,7 @@ fn score_many<const KIND: usize, const RAW: usize, const Q: usize>(
         blocks.prefetch(first / ROWS);
         let block = blocks.get(first / ROWS);
         lookup.columns::<KIND, RAW>(&block, &mut columns[..lookup.chunks]);
-        // SAFETY: as many were written above.
+        // SAFETY: `Lookup::columns` wrote all elements of the slice that it got, `lookup.chunks`.
         let columns = unsafe { core::slice::from_raw_parts(columns.as_ptr().cast(), lookup.chunks) };
         many.score(columns, scales(&block), count, first, scores);
     }

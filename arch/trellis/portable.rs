@@ -64,8 +64,14 @@ fn read_bits<const BITS: usize>(
     eights(book, path, start, out, codes, |codes, i| (codes >> (BITS * i)) as usize & mask);
 }
 
-/// Reads eight coordinates at a time. `codes` returns their codes, and `code` the one of a
-/// coordinate, above the bits of the window.
+/// Reads eight coordinates at a time: those of a byte of the path plane. `codes` returns their codes,
+/// and `code` the code of one coordinate, above the bits of the window.
+///
+/// ```text
+/// byte, before         b₇ b₆ b₅ b₄ b₃ b₂ b₁ b₀ a₇ a₆ a₅ a₄ …     b: this byte, a: the byte before it
+/// >> (8 - history)               … b₃ b₂ b₁ b₀ a₇ a₆ a₅          with 8 states: history = 3
+/// coordinate 1                           └─────────┘             >> 1, then the mask: newest bit on top
+/// ```
 #[inline(always)]
 fn eights<T>(
     book: &TrellisCodebook,

@@ -41,10 +41,15 @@ pub(crate) fn viterbi_encode<L: Floats + Registers>(
 struct Lookup<'a, L: Registers> {
     book: &'a TrellisCodebook<'a>,
     dim: usize,
+    /// Unpacks codes. Not used if there is only one code.
     codes: Codes<L>,
+    /// The centroids, 64 to four registers. Unused if there are more than [`TABLE`].
     table: [[L::V; 4]; TABLE / 64],
+    /// [`SPREAD`] in registers: for the first register of a row, and for the others.
     spread: [[L::V; 2]; 2],
+    /// [`UP`] in a register.
     up: L::V,
+    /// The factor that moves a code above the bits of its window.
     above: L::V,
 }
 
@@ -120,7 +125,7 @@ impl<'a, L: Registers> Lookup<'a, L> {
                 *found = self.read_each(windows, codes);
                 continue;
             }
-            // An index has eight bits, so that none get into the next byte.
+            // An index has eight bits, so that a product of words moves none into the next byte.
             let index = L::or(windows, L::multiply_words(codes, self.above));
             *found = if entries <= 16 {
                 L::lookup(self.table[0][0], index)

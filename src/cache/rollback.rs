@@ -96,13 +96,11 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// A position at or after the end changes nothing. The distance to the furthest position that the layer has reached
     /// decides what remains:
     ///
-    /// * Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens, the layer is then bit-exact with one that
-    ///   never
-    ///   had the removed tokens. Pages that closed meanwhile open again.
-    /// * Further back, exact tokens stay exact. If `position` lies in a page, the page's first tokens are decoded into
-    ///   the
-    ///   window. They are encoded a second time when the page closes again. [`Stats::decoded_tokens`](crate::Stats)
-    ///   counts them.
+    /// * Up to [`max_rollback`](crate::LayerConfig::max_rollback) tokens: the layer is then bit-exact with one that
+    ///   never had the removed tokens. Pages that closed meanwhile open again.
+    /// * Further back: exact tokens stay exact. If `position` lies in a page, the page's first tokens are decoded
+    ///   into the window. They are encoded a second time when the page closes again.
+    ///   [`Stats::decoded_tokens`](crate::Stats) counts them.
     ///
     /// ```
     /// use octaplex::{Backend, Error, LayerConfig, cache::SharedLayer};

@@ -347,6 +347,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     ///
     /// # Errors
     /// * [`Error::Snapshot`] for bytes that are damaged, cut off, or no snapshot of such a layer.
+    /// * [`Error::Width`], [`Error::Capacity`] and [`Error::Unsupported`] if the header has an impossible
+    ///   configuration. It is checked before the checksum, so damaged bytes can return these too.
     /// * [`Error::Full`] if the tokens do not fit the capacity.
     /// * [`Error::Unsupported`] if this layer has your own codecs.
     ///

@@ -86,7 +86,12 @@ impl Standing<'_> {
         let kept = state.kept + config.closed(state.kept, back) * page;
         let [closing, skipped, evicted, held] = self.counts(next);
         // Tokens appended one by one would hold the most tokens just before the last page is dropped, and just before
-        // the last page closes. An append of all of them must fail if one of these peaks exceeds the capacity.
+        // the last page closes. An append of all of them must fail if one of these peaks exceeds the capacity:
+        //
+        //  held      ╱│  ╱│  ╱                  `peak`: the last position before a drop, at or before `next`
+        //           ╱ │ ╱ │ ╱
+        //          ╱  │╱  │╱
+        //  position   │   │  next               drops are a page apart, because pages are dropped and closed whole
         let behind = config.sliding_window.map_or(0, |window| config.max_rollback.saturating_add(window));
         let peaks = [behind, config.recent_window].map(|behind| {
             let past = next.saturating_sub(state.start).saturating_sub(behind) % page;
@@ -153,8 +158,8 @@ impl Standing<'_> {
 
     /// Counts what an append up to position `next` changes.
     ///
-    /// Returns four numbers: pages that close, closing pages that no query sees, old pages that no query sees, and tokens
-    /// that the layer then holds.
+    /// Returns four numbers: pages that close, closing pages that no query sees, old pages that no query sees, and
+    /// tokens that the layer then holds.
     fn counts(&self, next: usize) -> [usize; 4] {
         let (config, page, start) = (self.config, self.config.page, self.state.start);
         let window = next.saturating_sub(start);
@@ -310,6 +315,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let pages = plan.closing - plan.skipped;
         // If memory cannot hold the new pages beside the pages that they replace, encode each page twice: first into
         // the spare slot, to find errors, and then, once the old pages are gone, into its own slot.
+        //
+        //              dry run                      real run
+        //  fits        none                         encode all, then drop the old pages
+        //  does not    all into the spare slot      drop the old pages, then encode all
         let fits = pages <= self.store.free();
         for dry in [true, false] {
             if dry && fits {

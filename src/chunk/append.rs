@@ -83,7 +83,7 @@ fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &S
     if config != own {
         return damaged(
             12,
-            "a chunk of other codecs or another shape than the cache's: decode it, and append its rows",
+            "the chunk has other codecs or another shape than the cache: decode it, and append its rows",
         );
     }
     if plan.pages == 0 {
@@ -92,11 +92,11 @@ fn adopt(layer: &mut SharedLayer, config: &LayerConfig, plan: &Plan, section: &S
     let again = |error| match error {
         Error::Snapshot { why: OTHER_BALANCE, .. } => Error::Snapshot {
             at: section.start,
-            why: "a chunk with another balance or prefix centre than the cache's: decode it, and append its rows",
+            why: "the chunk has another balance or prefix centre than the cache: decode it, and append its rows",
         },
         Error::Snapshot { .. } => Error::Snapshot {
             at: section.start,
-            why: "full pages behind sinks to come or a window that is not empty: decode the chunk, and append its rows",
+            why: "full pages cannot follow missing sinks or a window that is not empty: decode the chunk, and append its rows",
         },
         other => other,
     };

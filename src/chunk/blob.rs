@@ -90,7 +90,7 @@ impl Plan {
     /// blocks.
     pub(super) fn sections<'a>(&self, blob: &'a [u8], info: &ChunkInfo) -> Result<Vec<Section<'a>>, Error> {
         if blob.len() != info.bytes {
-            return damaged(info.bytes.min(blob.len()), "bytes behind the end, or too few");
+            return damaged(info.bytes.min(blob.len()), "the blob is cut off, or more bytes behind its end");
         }
         let mut reader = Reader::new(blob);
         reader.skip(info.header)?;
@@ -100,14 +100,14 @@ impl Plan {
             for (piece, kind) in self.full.decided_pieces().flatten() {
                 let (at, bytes) = (reader.at, reader.take(piece.len())?);
                 if !kind.is_sound(bytes) {
-                    return damaged(at, "a balance or a centre that no chunk has");
+                    return damaged(at, "a value is not finite, or a balance is invalid");
                 }
             }
             let mut pages = Vec::with_capacity(self.pages + 1);
             for (layout, token) in self.layouts() {
                 let (at, page) = (reader.at, read_page(&mut reader, layout)?);
                 if position(page) != token {
-                    return damaged(at, "a page out of order");
+                    return damaged(at, "the page is out of order");
                 }
                 pages.push(page);
             }
@@ -115,7 +115,7 @@ impl Plan {
             sections.push(Section { start, decided: &blob[start..start + self.decided], pages });
         }
         if reader.at != blob.len() {
-            return damaged(reader.at, "bytes behind the end");
+            return damaged(reader.at, "more bytes behind the end");
         }
         Ok(sections)
     }
@@ -196,13 +196,13 @@ impl ChunkInfo {
     pub(super) fn parse(blob: &[u8]) -> Result<Self, Error> {
         let mut reader = Reader::new(blob);
         if reader.array()? != *CHUNK {
-            return damaged(0, "no chunk");
+            return damaged(0, "this is no chunk");
         }
         if reader.u32()? != VERSION {
-            return damaged(8, "a chunk of another version");
+            return damaged(8, "the chunk is of another version");
         }
         let [dtype @ 0..3, layout @ 0..2, center @ 0..3, balance @ 0..2] = reader.array()? else {
-            return damaged(12, "a type, a layout, a centre or a balance of another kind");
+            return damaged(12, "the type, the layout, the centre or the balance is of an unknown kind");
         };
         let [layers, first_layer, kv_heads, head_dim, page] =
             [reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?, reader.u32()?];
@@ -228,7 +228,7 @@ impl ChunkInfo {
         let (least, most) = (least.saturating_mul(layers), most.saturating_mul(layers));
         let holds = bytes.checked_sub(reader.at).is_some_and(|held| least <= held && held <= most);
         if !holds || bytes > blob.len() {
-            return damaged(LENGTH, "the blob is cut off, or not as long as its tokens make it");
+            return damaged(LENGTH, "the blob is cut off, or its length contradicts its number of tokens");
         }
         let dtype = [Dtype::F32, Dtype::F16, Dtype::Bf16][usize::from(dtype)];
         let info = Self { config, tokens, dtype, bytes, header: reader.at };

@@ -69,7 +69,10 @@ impl ChunkCodec {
     pub fn decode<'a>(&self, blob: &[u8], tensor: impl Into<FloatsMut<'a>>) -> Result<(), Error> {
         let info = ChunkInfo::parse(blob)?;
         if info.config != self.config {
-            return damaged(12, "a chunk of another configuration: make the codec that its header names");
+            return damaged(
+                12,
+                "the chunk has another configuration: create the codec that its header names",
+            );
         }
         match tensor.into() {
             FloatsMut::F32(values) => self.decode_values(blob, &info, values),

@@ -239,7 +239,8 @@ impl Rotated for Core {
 }
 
 impl Coarse for Core {
-    /// A unit vector's residual is at most about as long as the vector, so its norm stays below 16.
+    /// The residual is relative to a norm that is at least an eighth of the vector's, so its norm stays below 16,
+    /// which is 0x4c00 in f16.
     const RESIDUALS_BELOW: u8 = 0x4c;
 
     fn norm_format(&self) -> Float {

@@ -302,6 +302,7 @@ impl Core {
         let dim = self.dim();
         let (mut norms, mut scales, mut fits) = ([0.0; BATCH], [0.0; BATCH], [Fit::default(); BATCH]);
         let (count, z) = (rows.len() / dim, &mut z[..rows.len()]);
+        // Rotate all vectors, and search their paths at the usual scale.
         z.copy_from_slice(rows);
         for (v, z) in z.chunks_exact_mut(dim).enumerate() {
             norms[v] = norm(self.backend, z).map_err(|error| at_row(error, v, dim))?;
@@ -311,6 +312,8 @@ impl Core {
         let fits = &mut fits[..count];
         self.backend.viterbi_encode(self.book.codebook(), dim, z, &scales[..count], blocks, fits);
         let bytes = blocks.len();
+        // Search again at the other scales, and keep for each vector the path that explains most of it. A fit is
+        // measured on the scaled vector, so its correlation is divided by the factor.
         with_scratch(if self.spec.scales > 1 { words_for(bytes) } else { 0 }, |memory| {
             for factor in &FACTORS[1..self.spec.scales.into()] {
                 let (others, mut other_fits) = (bytes_of(memory, bytes), [Fit::default(); BATCH]);
@@ -321,7 +324,8 @@ impl Core {
                 for ((block, other), (fit, found)) in blocks.zip(fits.iter_mut().zip(other_fits)) {
                     found.correlation /= factor;
                     if explained(found) > explained(fit) {
-                        (*fit, _) = (*found, block.copy_from_slice(other));
+                        *fit = *found;
+                        block.copy_from_slice(other);
                     }
                 }
             }

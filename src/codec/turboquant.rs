@@ -424,7 +424,7 @@ impl Rotated for Core {
 }
 
 impl Coarse for Core {
-    /// All finite norms are allowed.
+    /// All finite norms are allowed: 0x7c00 is infinity in f16.
     const RESIDUALS_BELOW: u8 = 0x7c;
 
     fn norm_format(&self) -> Float {

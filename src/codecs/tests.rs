@@ -44,7 +44,8 @@ fn specs_and_codecs_have_the_same_pages() {
         for &(text, dim) in codec.samples {
             let spec: CodecSpec = text.parse().unwrap();
             let built = spec.build_dyn(dim, Backend::detect(), HeadId::default()).unwrap();
-            for (role, tokens) in [(Role::Keys, 64), (Role::Values, 64), (Role::Keys, 1), (Role::Values, 256)] {
+            for (role, tokens) in [(Role::Keys, 64), (Role::Values, 64), (Role::Keys, 1), (Role::Values, 256)]
+            {
                 let of_spec = Shape::new(&Sizes::of_spec(&spec, dim, tokens), role, dim, tokens);
                 let of_codec = Shape::new(&Sizes::of_codec(&*built, tokens), role, dim, tokens);
                 assert_eq!(of_spec, of_codec, "{text} at {dim}, {role:?}, pages of {tokens}");

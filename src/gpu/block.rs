@@ -9,7 +9,8 @@ use core::ops::Range;
 use octaplex_arch::device::{Attention, CallerStream, DeviceSlice, Queries, QueryBlock};
 
 impl Layer {
-    /// Checks queries of some sequences, \[sequences]\[query heads]\[queries]\[width].
+    /// Checks queries of some sequences, \[sequences]\[query heads]\[queries]\[width], and returns what
+    /// their kernels need to know: the options, the block, and the most tiles that a sequence has.
     fn asked<'a>(
         &self,
         queries: Queries<'a>,
@@ -40,6 +41,7 @@ impl Layer {
             crate::Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
             check_values(options.sink_logits, f32::INFINITY)?;
         }
+        // A query must not ask for tokens that a sliding window has dropped. The first query sees the oldest.
         let sinks = self.layout.sinks;
         for held in self.sequences[of.clone()].iter().filter(|held| held.state.next > 0) {
             let State { next, start, floor, .. } = held.state;
@@ -56,6 +58,7 @@ impl Layer {
                 State::check_held(visible, floor.min(start), next.saturating_sub(end))?;
             }
         }
+        // Kernels take 64 tokens at a time. A tile has tokens of one kind: of pages, of sinks or of the window.
         let tiles = self.sequences[of.clone()].iter().map(|held| {
             let Sizes { pages, sinks, window } = Sizes::of(held);
             pages * self.config.page / 64 + sinks.div_ceil(64) + window.div_ceil(64)
@@ -69,6 +72,7 @@ impl Layer {
         Ok((attention, QueryBlock { of, queries, query_heads, each, position, sink_logits, tiles }))
     }
 
+    /// Attends over all sequences with a block of queries in the host's memory.
     pub(super) fn attend_block(
         &mut self,
         queries: &[f32],
@@ -82,6 +86,7 @@ impl Layer {
         Ok(self.paged.attend_block(&attention, &asked, output)?)
     }
 
+    /// Attends over a range of sequences with queries in the GPU's memory, on the caller's stream.
     pub(super) fn attend_block_on(
         &mut self,
         of: Range<usize>,
@@ -108,7 +113,7 @@ impl Layer {
     }
 }
 
-/// The pages and exact tokens of a sequence.
+/// How many pages a sequence has, and how many exact tokens as sinks and in its recent window.
 struct Sizes {
     pages: usize,
     sinks: usize,

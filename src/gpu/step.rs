@@ -11,9 +11,10 @@ use super::{Error, Layer, refuse, sequence_of};
 use core::ops::Range;
 use octaplex_arch::device::{CallerStream, DeviceRows, Input};
 
-/// Whether the GPU may hold tokens that the host does not know.
+/// Says whether the GPU may hold tokens that the host does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stepped {
+    /// It does not.
     Never,
     /// Until the host reads the counters.
     Some,
@@ -100,6 +101,9 @@ impl Layer {
     ///
     /// The host does not know what a captured graph has appended since the last
     /// [`settle_on`](Self::settle_on).
+    ///
+    /// # Panics
+    /// If the layer does not have one of the sequences.
     #[must_use]
     pub fn steps_left(&self, sequences: Range<usize>) -> usize {
         let full = self.config.recent_window + self.config.page;

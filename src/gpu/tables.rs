@@ -6,8 +6,7 @@ use crate::codec::octopus::{self, NormFormat};
 use crate::codec::planes::{CentreCode, Rotated as _};
 use crate::codec::turboquant::Gain;
 use crate::codec::{hqmq, tq3_0};
-use crate::random::Purpose;
-use crate::random::Role;
+use crate::random::{Purpose, Role};
 use crate::rotation::{Rotation, RotationKind};
 use crate::{Backend, CodecSpec, LayerConfig};
 use octaplex_arch::BLOCK_VALUES;
@@ -22,14 +21,17 @@ const GRADES: &str =
 const HAAR: &str =
     "GPUs rotate with rotation=wht, the default: leave rotation=haar out, or attend on the CPU";
 
+/// Returns the tables of a configuration's keys.
 pub(super) fn of_keys(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.keys, config.key_dim, Role::Keys)
 }
 
+/// Returns the tables of a configuration's values.
 pub(super) fn of_values(config: &LayerConfig) -> Result<Tables, Error> {
     of(config, config.values, config.value_dim, Role::Values)
 }
 
+/// Describes a rotation, with the number that kernels know a gain by.
 fn rotated(rotation: &Rotation, rounds: u8, gain: Gain) -> Rotated<'_> {
     let gain = match gain {
         Gain::Mse => 0,
@@ -39,6 +41,11 @@ fn rotated(rotation: &Rotation, rounds: u8, gain: Gain) -> Rotated<'_> {
     Rotated { signs: rotation.signs(), rounds, gain }
 }
 
+/// Builds the tables of a codec for vectors of `dim` coordinates.
+///
+/// # Errors
+///
+/// [`Error::Unsupported`] says which codecs have kernels, if this one has none.
 fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<Tables, Error> {
     let rotation = |rounds, seed| {
         Rotation::wht(dim, rounds, seed, Purpose::RotationSigns, config.head_id(role)).map_err(Error::Library)

@@ -271,6 +271,7 @@ impl Spread {
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
         sigma.iter_mut().zip(&self.squares).for_each(|(s, sum)| *s = backend.sqrt(sum / keys) + SMALLEST);
         let seen = queries.len() / dim;
+        // The v of the module docs: how much s_c vary by sampling alone.
         let mut chance = 1.0 / (8.0 * keys);
         if seen < ENOUGH {
             rms.fill(1.0);
@@ -282,14 +283,17 @@ impl Spread {
             chance += 9.0 / (128.0 * seen as f32);
         }
         let round = |x: f32| f16::from_f32(x).to_f32();
+        // s = √(σ / rms^¾) = σ^½ / rms^⅜, where rms^¾ = √rms · √√rms.
         for ((sigma, rms), s) in sigma.iter().zip(&*rms).zip(&mut *balance) {
             let root = backend.sqrt(*rms);
             *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / 256.0, 256.0));
         }
+        // n·Σs²/(Σs)² is 1 if all s are equal, and grows as they differ.
         let (sum, squares) = (balance.iter().sum::<f32>(), balance.iter().map(|s| s * s).sum::<f32>());
         if !kind.scales || dim as f32 * squares / (sum * sum) < 1.0 + 4.0 * chance {
             balance.fill(1.0);
         } else {
+            // No key, divided by s, is longer than a vector of the largest values of all channels.
             let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
             if longest.sum::<f32>() > LONGEST * LONGEST {
                 let factor = backend.sqrt(dim as f32) / LONGEST;
@@ -299,6 +303,7 @@ impl Spread {
             }
         }
         if kind.sorts {
+            // Rank channels by σ·rms. A channel belongs to the fine half if fewer than n/2 others come before it.
             sigma.iter_mut().zip(rms).for_each(|(weight, rms)| *weight *= *rms);
             for (channel, s) in balance.iter_mut().enumerate() {
                 let (weight, before) = (sigma[channel], sigma.split_at(channel));

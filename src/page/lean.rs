@@ -245,7 +245,11 @@ impl PageFormat for Lean<'_> {
         let (each, tokens) = (offsets.len() / count.max(1), self.shape.tokens);
         let of_half =
             [0, 1].map(|number| self.halves[number].as_ref().map(|half| half.queries(queries.prepared)));
-        // Coded centres are copied together, so that one call scores them all.
+        // Coded centres are copied together, so that one call for each half scores them all:
+        //
+        //  centres   │ fine, page 0 │ coarse, page 0 │ fine, page 1 │ coarse, page 1 │ …      `len` bytes a page
+        //                           └──── `own`: where the coarse half lies in a page
+        //                           └──────────────────────────────────────────► `last`: its end in the last page
         let most = each * self.shape.centre_bytes()[0];
         with_scratch(words_for(most) + offsets.len(), |memory| {
             let (found, memory) = memory.split_at_mut(offsets.len());
@@ -269,7 +273,7 @@ impl PageFormat for Lean<'_> {
             for (half, queries) in self.halves().zip(of_half.iter().flatten()) {
                 let Some(code) = half.planes.centre() else { continue };
                 let own = self.centre(half, len);
-                // A page that was not scored has its place too, so that offsets keep their order.
+                // `offsets` has `each` pages, even if `parts` ends earlier. So their centres count too.
                 let last = each * len - len + own.end;
                 code.score(&queries[..count], &centres[own.start..last], len, found)?;
                 offsets.iter_mut().zip(&*found).for_each(|(offset, found)| *offset += *found);

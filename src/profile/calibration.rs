@@ -1,11 +1,19 @@
-//! What is measured for a profile, and the profile that follows from it.
+//! Lists the measurements that a profile needs, and computes the profile from their results.
+//!
+//! Each role, keys and values, needs two lists of divergences:
+//!
+//! ```text
+//! all layers     a divergence for each codec of the role        ─► factors = divergence / that of the reference
+//! one layer      a divergence for each layer, reference codec   ─► shares of the layers
+//! sensitivity    share of the layer · divergence of all layers with the reference
+//! ```
 
 use super::Profile;
 use crate::codecs::Role;
 use crate::{CodecSpec, Error, LayerConfig};
 use alloc::vec::Vec;
 
-/// The codecs of keys and of values that a profile chooses from.
+/// The codecs of keys that a profile chooses from, at widths that `graded` supports. Smallest first.
 const GRADED: &[&str] = &[
     "trellis:m=1",
     "graded:fine=2,coarse=1",
@@ -17,6 +25,7 @@ const GRADED: &[&str] = &[
     "turboquant:bits=6",
     "turboquant:bits=8",
 ];
+/// The codecs of values, and of keys at all other widths. Smallest first.
 const TRELLIS: &[&str] = &[
     "trellis:m=1",
     "trellis:m=2",
@@ -27,12 +36,12 @@ const TRELLIS: &[&str] = &[
     "turboquant:bits=6",
     "turboquant:bits=8",
 ];
-/// Those of 2 bits, whose factor is 1.
+/// The codec of 2 bits in each list above. Its factor is 1.
 const REFERENCES: [&str; 2] = ["graded:bits=2", "trellis:m=2"];
 
 const ROLES: [Role; 2] = [Role::Keys, Role::Values];
 
-/// One measurement of a [`Calibration`]: the divergence of the next token with this codec, all else exact.
+/// One measurement of a [`Calibration`]: the divergence of the next token with this codec. Everything else is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Whether keys or values are compressed.
@@ -66,15 +75,16 @@ pub struct Case {
 pub struct Calibration {
     layers: usize,
     shape: LayerConfig,
-    /// Of keys and of values.
+    /// The codecs of keys and of values.
     curves: [Vec<CodecSpec>; 2],
+    /// The codecs with factor 1, of keys and of values.
     references: [CodecSpec; 2],
 }
 
 impl Calibration {
-    /// Creates the calibration of a model with so many layers of this shape.
+    /// Creates the calibration of a model with `layers` layers of this shape.
     ///
-    /// Of `shape`, only the key/value heads and the widths count.
+    /// `shape` gives the key/value heads and the widths. Its other fields do not matter.
     ///
     /// # Errors
     /// [`Error::Profile`] for a shape or a number of layers that no profile has, and for a build that lacks a codec.
@@ -83,9 +93,10 @@ impl Calibration {
         let graded = REFERENCES[0].parse::<CodecSpec>()?.block_bytes(shape.key_dim) > 0;
         let curves = [parse(if graded { GRADED } else { TRELLIS })?, parse(TRELLIS)?];
         let references = [REFERENCES[usize::from(!graded)].parse()?, REFERENCES[1].parse()?];
-        let layers = layers.min(Profile::MAX_LAYERS + 1); // which is refused too
+        // A larger number would be refused too, after a larger allocation.
+        let layers = layers.min(Profile::MAX_LAYERS + 1);
         let calibration = Self { layers, shape: *shape, curves, references };
-        // What a profile cannot hold is refused before anything is measured.
+        // A profile of zeros returns the errors now, before the caller measures anything.
         calibration.profile("", &alloc::vec![0.0; calibration.cases().count()])?;
         Ok(calibration)
     }
@@ -103,7 +114,8 @@ impl Calibration {
     /// Creates the profile of `model` from the divergences of the [cases](Self::cases).
     ///
     /// # Errors
-    /// [`Error::Length`] for another number of divergences, and the errors of [`Profile::new`].
+    /// [`Error::Length`] if the number of divergences differs from that of the cases, and the errors of
+    /// [`Profile::new`].
     pub fn profile(&self, model: &str, divergences: &[f64]) -> Result<Profile, Error> {
         Error::expect_length("divergences", self.cases().count(), divergences.len())?;
         let mut divergences = divergences.iter().copied();
@@ -116,9 +128,10 @@ impl Calibration {
             let together = together.map_or(0.0, |(_, kl)| *kl);
             let alone: Vec<f64> = divergences.by_ref().take(self.layers).collect();
             let sum: f64 = alone.iter().sum();
-            // Layers together do not do quite what they do one by one: their sum is set right, their shares are kept.
-            let right = if sum > 0.0 { together / sum } else { 0.0 };
-            sensitivities.iter_mut().zip(alone).for_each(|(layer, kl)| layer[role] = kl * right);
+            // Compressing all layers at once costs a little more or less than the sum of the single layers. Scale the
+            // sensitivities so that they add up to the measured divergence, and keep their proportions.
+            let correction = if sum > 0.0 { together / sum } else { 0.0 };
+            sensitivities.iter_mut().zip(alone).for_each(|(layer, kl)| layer[role] = kl * correction);
             let factor = |kl: &f64| if together > 0.0 { kl / together } else { 0.0 };
             curves[role] = self.curves[role].iter().copied().zip(of_curve.iter().map(factor)).collect();
         }

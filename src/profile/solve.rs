@@ -127,7 +127,7 @@ impl Profile {
                 Choice { spec, bytes: config.page_bytes(), factor }
             };
             let key = |choice: &Choice| (choice.bytes, choice.factor.0);
-            // Sorted as they come: they are few, and a second sort would be 2 kB of a WebAssembly module.
+            // Insert in order. There are few, and calling `sort` here would add 2 kB to a WebAssembly module.
             let mut choices: Vec<Choice> = Vec::new();
             for choice in self.curves[role].iter().map(of) {
                 let at = choices.partition_point(|before| key(before) <= key(&choice));

@@ -65,7 +65,7 @@ fn what_pages_decode_to_is_held_by_the_window() {
     }
 }
 
-/// Back at the beginning nothing has been dropped: what was, is forgotten.
+/// A layer that is cut back to its beginning no longer counts what it has dropped.
 #[test]
 fn a_sliding_layer_that_starts_anew_has_dropped_nothing() {
     let rows = Random::new(2).gaussians(600 * DIM);

@@ -8,12 +8,12 @@ use octaplex::{Attend, Backend, KvCache, LayerConfig, f16};
 
 const DIM: usize = 64;
 
-/// One head whose pages close at once, with nothing exact.
+/// Returns a configuration of one head without exact tokens: a page closes as soon as it is full.
 fn config() -> LayerConfig {
     four_bits(LayerConfig::new(1, DIM, 2000)).sink_tokens(0).recent_window(0).max_rollback(0)
 }
 
-/// Balance and prefix centre of a cache of one head that has no exact tokens: all that its front section then holds.
+/// Reads balance and prefix centre from a snapshot. Without exact tokens, its front section holds nothing else.
 fn decided(cache: &KvCache, pieces: usize) -> Vec<Vec<f32>> {
     let (bytes, config) = (cache.save(), cache.layers()[0].config());
     let header = 12 + 52 + 8 + config.keys.to_string().len() + config.values.to_string().len() + 60 + 8 + 4;
@@ -22,7 +22,7 @@ fn decided(cache: &KvCache, pieces: usize) -> Vec<Vec<f32>> {
     front.chunks_exact(2 * DIM).map(|piece| piece.as_chunks::<2>().0.iter().map(value).collect()).collect()
 }
 
-/// A cache of these keys, and of values that are zeros.
+/// Returns a cache of these keys, with values of 0.
 fn filled(config: LayerConfig, keys: &[f32]) -> KvCache {
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     cache.append(0, keys, &vec![0.0; keys.len()][..]).unwrap();
@@ -113,7 +113,8 @@ fn ties_of_channel_weight_go_to_the_first() {
     assert_eq!(fine(&|token, channel| sign(token) * width(channel)), expected);
 }
 
-/// A large constant channel wants a small balance, and divided by it would be no number of f16: the longest key has a bound.
+/// A large constant channel asks for a small balance. Divided by it, the keys would not fit into f16. So the balance has a bound
+/// that keeps the longest key short enough.
 #[test]
 fn a_balance_keeps_keys_within_their_bound() {
     const LONGEST: f32 = 16384.0;

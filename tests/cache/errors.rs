@@ -77,7 +77,7 @@ fn errors_say_which_and_why() {
     assert_eq!(cache.stats().tokens, 10);
 }
 
-/// What the calls of one layer refuse, each beside what it takes.
+/// Each call of a layer with arguments that it refuses, next to ones that it takes.
 #[test]
 fn a_layer_refuses_what_does_not_fit() {
     let (config, backend) = (LayerConfig::new(2, 64, 1000), Backend::detect());

@@ -4,7 +4,7 @@ use super::{attend, spec};
 use crate::common::{Random, bits, is_thorough};
 use octaplex::{Attend, Backend, KvCache, LayerConfig};
 
-/// More queries than share a pass, on every backend: each gets the bits that it gets alone.
+/// Attends with more queries than share a pass. On every backend, each has the bits that it has alone.
 #[test]
 fn queries_of_a_block_get_the_bits_of_one() {
     const D: usize = 64;
@@ -25,8 +25,8 @@ fn queries_of_a_block_get_the_bits_of_one() {
     }
 }
 
-/// Keys so wide that fewer share a pass than there is room for scores: the stack holds no more of their prepared queries. Two query
-/// heads, so that a pass ends inside a head; and a sliding window, which begins elsewhere for each query of a pass.
+/// Keys are so wide that the stack holds fewer prepared queries than scores, so fewer queries share a pass. With two query
+/// heads, a pass ends inside a head. A sliding window begins elsewhere for each query of a pass.
 #[test]
 fn queries_of_wide_keys_get_the_bits_of_one() {
     for (keys, dim) in [("int", 576), ("octopus-qjl", 576), ("graded", 512)] {
@@ -40,7 +40,7 @@ fn queries_of_wide_keys_get_the_bits_of_one() {
     }
 }
 
-/// Scores of so many queries on such pages are more than the stack holds for codecs that work in it.
+/// On the longest pages, the stack does not hold the scores of all queries for codecs that work in it.
 #[test]
 fn queries_on_the_longest_pages_get_the_bits_of_one() {
     for (keys, dim) in
@@ -54,7 +54,7 @@ fn queries_on_the_longest_pages_get_the_bits_of_one() {
     }
 }
 
-/// 75 queries a head in one call have the bits of each alone, in a cache as full as it gets.
+/// Checks that 75 queries a head in one call have the bits of each alone, in a full cache.
 fn check_together_and_alone(config: LayerConfig, heads: usize, backend: Backend) {
     const QUERIES: usize = 75;
     let (dim, tokens) = (config.key_dim, config.capacity);

@@ -81,7 +81,7 @@ fn bad_input_changes_nothing() {
     }
 }
 
-/// What `append` has taken, its page can be made of: no later token is refused on account of an earlier one.
+/// If `append` takes a token, its page can be encoded. So no later token is refused because of an earlier one.
 #[test]
 fn keys_are_refused_when_they_come_or_never() {
     let one = |value: f32| {
@@ -173,7 +173,7 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
     assert!(before == after, "the refused append changed the cache");
 }
 
-/// What no machine has is an error, not the end of the program: of one layer, and of all together.
+/// Memory that no machine has is an error and does not end the program, for one layer and for all layers together.
 #[test]
 fn memory_that_nobody_has_is_refused() {
     let config = LayerConfig::new(1, 64, 1 << 40);
@@ -225,7 +225,7 @@ impl Codec for Strict {
     }
 }
 
-/// Rows are stored in f16: one that is shorter than the bound, and not in f16, is refused when it comes.
+/// Rows are stored in f16. A row that is shorter than the bound, but longer in f16, is refused when it comes.
 #[test]
 fn rows_that_f16_makes_too_long_are_refused_when_they_come() {
     // 64 such values are a norm of 1023.84, and 1024 in f16; half of it where keys are centred.

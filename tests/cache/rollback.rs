@@ -72,8 +72,8 @@ fn a_rollback_gives_the_bits_of_a_cache_that_never_drafted() {
     }
 }
 
-/// Speculative decoding as engines do it: a few drafts at a time, some of them right; whatever was drafted, the cache
-/// goes on as one that never did.
+/// Speculative decoding as engines do it: a few drafts at a time, some of them right. After each rollback, the cache is the
+/// same as one that has never seen the drafts.
 #[test]
 fn speculation_goes_on_as_if_it_had_not_been() {
     let rows = Rows::new(2);
@@ -110,7 +110,7 @@ fn speculation_goes_on_as_if_it_had_not_been() {
     }
 }
 
-/// More than 4,096 tokens in the window: parts of the pages are those of a cache that has dropped fewer of them.
+/// Above 4,096 tokens, attention divides pages into parts. Parts are the same, whether or not drafts made the layer drop pages.
 #[test]
 fn a_rollback_gives_the_same_bits_in_long_windows() {
     let mut random = Random::new(5);
@@ -211,7 +211,7 @@ fn a_block_of_queries_sees_everything_or_is_refused() {
     }
 }
 
-/// What was evicted stays away.
+/// A rollback does not bring evicted tokens back.
 #[test]
 fn no_rollback_brings_evicted_tokens_back() {
     let rows = Rows::new(6);

@@ -6,7 +6,7 @@ use octaplex::{Attend, Backend, KvCache, LayerConfig};
 
 const DIM: usize = 64;
 
-/// More threads than the cache keeps memory for, on layers that need memory of different sizes, again and again.
+/// Attends many times with more threads than the cache keeps memory for, on layers that need memory of different sizes.
 #[test]
 fn threads_get_the_bits_of_one() {
     let configs =

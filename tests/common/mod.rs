@@ -24,8 +24,8 @@ pub fn share(all: usize) -> usize {
     if is_thorough() { all } else { all.div_ceil(10) }
 }
 
-/// Specs that reach every branch of every codec whose pages are its blocks and nothing else. `tests/outliers.rs` has the others. Dense rotations are a matter of `tests/rotation.rs` and the golden files: they
-/// cost D² a vector.
+/// Returns specs that reach every branch of every codec whose pages are only blocks. `tests/outliers.rs` tests the others.
+/// Dense rotations cost D² a vector, so only `tests/rotation.rs` and the golden files have them.
 pub fn specs() -> Vec<CodecSpec> {
     let samples = CodecSpec::all().iter().flat_map(|codec| codec.samples);
     let specs = samples.map(|(text, dim)| (text.parse::<CodecSpec>().unwrap(), *dim));
@@ -35,13 +35,13 @@ pub fn specs() -> Vec<CodecSpec> {
         .collect()
 }
 
-/// With `turboquant` keys and values, for tests of what lies around a codec: keys keep the order of their channels.
+/// Sets `turboquant` for keys and values, for tests of what lies around a codec. It keeps the order of channels.
 pub fn four_bits(config: LayerConfig) -> LayerConfig {
     let codec = "turboquant".parse().unwrap();
     config.keys(codec).values(codec)
 }
 
-/// The name of a spec's codec.
+/// Returns the name of a spec's codec.
 pub fn name_of(spec: CodecSpec) -> String {
     spec.to_string().split(':').next().unwrap_or_default().to_owned()
 }
@@ -51,7 +51,7 @@ pub type Any<const D: usize> = Typed<AnyCodec, D>;
 
 /// What tests ask of any codec in one step.
 pub trait Steps: Codec {
-    /// A page of any codec, with what it keeps behind its blocks.
+    /// Encodes a page, including what the codec keeps behind its blocks.
     fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error> {
         let mut page = vec![0xaa; self.page_bytes_max(xs.len() / self.dim())];
         let used = self.encode_page(xs, &mut page)?;
@@ -73,12 +73,12 @@ pub trait Steps: Codec {
 
 impl<C: Codec + ?Sized> Steps for C {}
 
-/// The codec of a spec, or what its constructor refuses.
+/// Builds the codec of a spec, or returns the constructor's error.
 pub fn try_build(spec: CodecSpec, dim: usize, backend: Backend) -> Result<Box<dyn Codec>, Error> {
     Ok(Box::new(AnyCodec::build(spec, dim, backend, HeadId::default())?))
 }
 
-/// The codec of a spec, or `None` if it refuses the width. Other errors panic.
+/// Builds the codec of a spec. Returns `None` if it refuses the width, and panics on other errors.
 pub fn build_if_it_fits(spec: CodecSpec, dim: usize, backend: Backend) -> Option<Box<dyn Codec>> {
     match try_build(spec, dim, backend) {
         Ok(codec) => Some(codec),
@@ -88,8 +88,8 @@ pub fn build_if_it_fits(spec: CodecSpec, dim: usize, backend: Backend) -> Option
     }
 }
 
-/// The codec of a spec for every width that takes it (a group may not divide the width). Where tests are not thorough:
-/// for every third of these widths; which ones depends on the spec.
+/// Builds the codec of a spec for every width that it takes: its group must divide the width. If tests are not thorough, for
+/// every third of these widths, from one on that depends on the spec.
 pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Codec>> {
     let mut codecs: Vec<_> = WIDTHS.iter().filter_map(|&dim| build_if_it_fits(spec, dim, backend)).collect();
     assert!(!codecs.is_empty(), "{spec}: no width takes it");
@@ -100,7 +100,7 @@ pub fn build_all(spec: CodecSpec, backend: Backend) -> Vec<Box<dyn Codec>> {
     codecs
 }
 
-/// The codec of a spec that is known to be possible.
+/// Builds a codec that is known to exist.
 pub fn build(spec: &str, dim: usize) -> Box<dyn Codec> {
     try_build(spec.parse().unwrap(), dim, Backend::detect()).unwrap()
 }
@@ -122,12 +122,12 @@ pub fn decode_rows(codec: &dyn Codec, blocks: &[u8]) -> Vec<f32> {
     rows
 }
 
-/// Bits, for comparisons that tell 0 from -0.
+/// Returns the bits of floats, for comparisons that tell 0 from -0.
 pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// ChaCha8 of a format's stream (codecs' documentation: "Streams"), written down a second time.
+/// Returns a format's stream of ChaCha8, implemented a second time. See "Random streams" in docs/formats.md.
 pub fn stream(seed: u64, head: HeadId, purpose: u8) -> impl FnMut() -> u64 {
     let mut bytes = b"octaplex".to_vec();
     bytes.extend(seed.to_le_bytes());

@@ -1,5 +1,7 @@
-//! Snapshots, chunks and specs: texts and bytes that may be anything. Checksums are repaired first, so that what lies behind them
-//! is reached.
+//! Loads snapshots, chunks and specs that may be anything.
+//!
+//! Bytes are made like this: save something sound, change some bytes, and repair the checksums. Otherwise nearly every
+//! input would end at a checksum, and no code behind it would run.
 
 use super::{Input, Kept, choices, choose_spec, is_finite};
 use octaplex::cache::{Center, SharedLayer};
@@ -9,7 +11,8 @@ use std::rc::Rc;
 
 const DIM: usize = 32;
 
-/// A codec as it is, or, where it can, with outliers that make pages of any length; and a width that it takes.
+/// Returns a codec and a width that it takes. With bit 128 of `kind`, codecs that can have outliers have them, so that pages
+/// differ in length.
 fn spec_of(codec: usize, kind: u8) -> (CodecSpec, usize) {
     let spec = match CodecSpec::all()[codec].name {
         "int" if kind & 128 != 0 => "int:med=1",
@@ -24,8 +27,15 @@ fn rows(count: usize, dim: usize) -> Vec<f32> {
     (0..count * dim).map(|i| ((i * 31 % 97) as f32 - 48.0) / 7.0).collect()
 }
 
-/// Where the sections of sound bytes end: before each checksum of all since the one before, the last one at the end. A section of
-/// nothing, whose checksum is 0, is only there.
+/// Returns where the sections of sound bytes end. A section ends where four bytes are the checksum of all bytes since the
+/// last checksum:
+///
+/// ```text
+/// header │ CRC │ section │ CRC │ … │ section │ CRC
+///        └ end           └ end              └ end
+/// ```
+///
+/// No bytes have the checksum 0. So four zeros would look like an empty section, and only the last section may be empty.
 fn sections(bytes: &[u8]) -> Vec<usize> {
     let (mut ends, mut section, mut at, mut start) = (Vec::new(), crc32fast::Hasher::new(), 0, 0);
     while at + 4 <= bytes.len() {
@@ -44,7 +54,7 @@ fn sections(bytes: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// A layer's snapshot, sound, with where its sections end.
+/// Returns a sound snapshot of a layer, and where its sections end.
 fn sound(codec: usize, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
     type Made = Option<Rc<(Vec<u8>, Vec<usize>)>>;
     thread_local!(static SNAPSHOTS: Kept<(usize, u8), Made> = Kept::new());
@@ -68,7 +78,7 @@ fn sound(codec: usize, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
     SNAPSHOTS.with(|snapshots| snapshots.get((codec, kind & !64), make))
 }
 
-/// Writes the checksum of each section behind it; sections end where `ends` say.
+/// Writes the checksum of each section behind it. Sections end at `ends`.
 fn repair(bytes: &mut [u8], ends: &[usize]) {
     let mut from = 0;
     for &end in ends {
@@ -80,10 +90,10 @@ fn repair(bytes: &mut [u8], ends: &[usize]) {
     }
 }
 
-/// Changes a few bytes of what is sound: numbers to edges, bits, and sometimes the end.
+/// Changes up to four places: flips bits, writes numbers at the edges of their types, or cuts the end off.
 fn mutate(input: &mut Input, bytes: &mut Vec<u8>) {
     for _ in 0..1 + input.below(4) {
-        // Headers, where most is decided, more often.
+        // Three of four places are in the first 256 bytes, because headers decide the most.
         let at = usize::from(input.byte())
             + if input.byte() & 3 == 3 { 256 * usize::from(input.byte()) } else { 0 };
         let at = at % bytes.len().max(1);
@@ -121,8 +131,8 @@ fn mutate(input: &mut Input, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A snapshot with its checksums repaired: an error, or a layer that answers, goes on, and saves what loads again. Inputs that begin
-/// with `octa` are bytes as they stand, as a whole cache and as a layer.
+/// Loads a changed snapshot. That is an error, or the layer attends, appends, and saves what loads again. Inputs that begin
+/// with `octa` are loaded unchanged, as a cache and as a layer.
 pub fn snapshot(data: &[u8]) {
     if data.starts_with(b"octa") {
         let _ = KvCache::load(data, Backend::detect());
@@ -133,15 +143,15 @@ pub fn snapshot(data: &[u8]) {
     let (codec, kind) = (input.below(CodecSpec::all().len()), input.byte());
     let Some(made) = sound(codec, kind) else { return };
     if kind & 64 != 0 {
-        // Its sink is in it and nothing else: pages follow that.
+        // `empty` holds only the sink, because a page is loaded behind the sinks.
         return sound(codec, kind & !48 | 16)
             .into_iter()
-            .for_each(|empty| page(&mut input, &made.0, &empty.0));
+            .for_each(|empty| load_page(&mut input, &made.0, &empty.0));
     }
     let (mut bytes, ends) = (made.0.clone(), &made.1);
     mutate(&mut input, &mut bytes);
     repair(&mut bytes, ends);
-    // Into a layer of the original configuration, and of what the bytes say.
+    // Load into a layer of the original configuration, and one time in eight into one of the configuration in the bytes.
     for own in [true, false] {
         let layer = if own {
             SharedLayer::from_snapshot(&made.0, Backend::detect()).and_then(|mut layer| {
@@ -155,13 +165,13 @@ pub fn snapshot(data: &[u8]) {
             continue;
         };
         if let Ok(layer) = layer {
-            lives(layer);
+            check_life(layer);
         }
     }
 }
 
-/// A page of a layer, as it is and with its checksum repaired, for one of the same configuration that has its sinks.
-fn page(input: &mut Input, full: &[u8], empty: &[u8]) {
+/// Saves a page of a layer and loads it into a layer that has the sinks only, first unchanged, then changed.
+fn load_page(input: &mut Input, full: &[u8], empty: &[u8]) {
     let from = SharedLayer::from_snapshot(full, Backend::detect()).unwrap();
     let mut bytes = Vec::new();
     if from.save_page(input.below(3), &mut |piece| bytes.extend_from_slice(piece)).is_err() {
@@ -174,7 +184,7 @@ fn page(input: &mut Input, full: &[u8], empty: &[u8]) {
     repair(&mut bytes, &[end]);
     let mut layer = layer();
     match layer.load_page(&bytes) {
-        Ok(()) => lives(layer),
+        Ok(()) => check_life(layer),
         Err(error) => assert!(saved(&layer) == empty, "{error}, but the layer is another"),
     }
 }
@@ -185,12 +195,14 @@ fn saved(layer: &SharedLayer) -> Vec<u8> {
     bytes
 }
 
-fn lives(mut layer: SharedLayer) {
+/// Checks that a loaded layer attends, and that it saves what loads again: at once, and after a rollback, an append and an
+/// eviction.
+fn check_life(mut layer: SharedLayer) {
     let config = *layer.config();
     let before = saved(&layer);
     layer
         .load(&before)
-        .unwrap_or_else(|error| panic!("{config:?}: loaded, not to be saved and loaded: {error}"));
+        .unwrap_or_else(|error| panic!("{config:?}: a loaded layer saves what does not load: {error}"));
     // Configurations can be large, but not where bytes were found for them.
     if config.kv_heads > 64 || config.scratch_len(1) > 1 << 20 {
         return;
@@ -207,12 +219,12 @@ fn lives(mut layer: SharedLayer) {
     let _ = layer.append(&row(config.key_dim), &row(config.value_dim), &mut scratch);
     let _ = layer.evict(0..next);
     let after = saved(&layer);
-    layer
-        .load(&after)
-        .unwrap_or_else(|error| panic!("{config:?}: gone on, not to be saved and loaded: {error}"));
+    layer.load(&after).unwrap_or_else(|error| {
+        panic!("{config:?}: after more operations, a layer saves what does not load: {error}")
+    });
 }
 
-/// A sound chunk, and where its sections end.
+/// Returns a sound chunk, and where its sections end.
 fn sound_chunk(codec: usize, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
     type Made = Option<Rc<(Vec<u8>, Vec<usize>)>>;
     thread_local!(static CHUNKS: Kept<(usize, u8), Made> = Kept::new());
@@ -232,7 +244,7 @@ fn sound_chunk(codec: usize, kind: u8) -> Option<Rc<(Vec<u8>, Vec<usize>)>> {
     CHUNKS.with(|chunks| chunks.get((codec, kind & !64), make))
 }
 
-/// A chunk with its checksums repaired: an error, or finite values, and a cache that takes it over.
+/// Reads a changed chunk. That is an error, or its values are finite and a cache takes it over.
 pub fn chunk(data: &[u8]) {
     if data.starts_with(b"octa") {
         let _ = ChunkInfo::read(data);
@@ -265,7 +277,7 @@ pub fn chunk(data: &[u8]) {
     }
 }
 
-/// An empty cache that takes chunks of a configuration over; `None` for one so large that few can be kept.
+/// Returns an empty cache that takes chunks of a configuration over, or `None` if too few of this size fit into memory.
 fn taking(config: ChunkConfig) -> Option<KvCache> {
     if config.kv_heads * config.head_dim * config.page > 1 << 16 {
         return None;
@@ -287,7 +299,7 @@ fn taking(config: ChunkConfig) -> Option<KvCache> {
     CACHES.with(|caches| caches.get(config, make)).map(|cache| cache.fork()) // which shares the codecs
 }
 
-/// What has taken a chunk over answers, and saves what loads again.
+/// Checks that a cache that took a chunk over attends, and saves what loads again.
 fn takes_over(cache: &KvCache, info: &ChunkInfo) {
     let config = &info.config;
     assert_eq!(cache.layers()[0].tokens(), info.tokens, "{info:?}");

@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets. `fuzz/` runs them on what libFuzzer finds, `tests/fuzz_replay.rs` on the committed
 //! corpus. Codecs join by themselves: the first bytes of an input choose one of all codecs and its keys.
 //!
-//! Whatever takes longer to make than to use is made once a thread and kept: codecs, their tables and sets, empty caches.
+//! Codecs, their tables and sets, and empty caches take longer to make than to use. Each thread makes them once.
 #![allow(dead_code, unreachable_pub)] // each binary takes what it needs
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
@@ -21,8 +21,8 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::OnceLock;
 
-/// Structured data from the fuzzer. Choices run out into zeros; floats and bytes into fixed values, so that short inputs do not
-/// leave most of a test to zeros.
+/// Structured data from the fuzzer. Behind the input's end, choices are 0. Floats and bytes are fixed values there, so that
+/// a short input does not leave most of a test to zeros.
 struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
@@ -46,13 +46,13 @@ impl<'a> Input<'a> {
         items[self.below(items.len())].clone()
     }
 
-    /// Half of them any f32, half of them of a size that codecs take.
+    /// Returns a float. Even bits are any f32. Odd bits are a number that codecs take.
     fn float(&mut self) -> f32 {
         let bits: u32 = self.0.arbitrary().unwrap();
         if bits & 1 == 0 { f32::from_bits(bits) } else { (bits as i32 >> 1) as f32 / 65536.0 }
     }
 
-    /// A value of each byte there is, then fixed ones: short inputs fill whole rows.
+    /// Returns a value for each byte that is left, then fixed ones, so that short inputs fill whole rows.
     fn floats(&mut self, count: usize) -> Vec<f32> {
         if self.0.len() >= 4 * count {
             return (0..count).map(|_| self.float()).collect();

@@ -225,7 +225,14 @@ fn product<L: Integers<V = __m256i>>(tile: &[[__m256i; 2]], queries: &[&[i16]; F
 }
 
 /// Transposes sixteen coordinates of sixteen rows into the tile's eight pairs, with a dword for
-/// each row.
+/// each row. In the drawing, r·k is pair k of row r: two words, one dword.
+///
+/// ```text
+/// a, b, c, d   0·0 0·1 0·2 0·3 │ 4·0 …      1·0 1·1 … │ 5·0 …      2·0 … │ 6·0 …      3·0 … │ 7·0 …
+/// ab           0·0 1·0 0·1 1·1 │ 4·0 5·0 …                         cd likewise, of rows 2 and 3
+/// tile         0·0 1·0 2·0 3·0 │ 4·0 5·0 6·0 7·0                   pair 0 of rows 0 to 7: `low`
+///              0·1 1·1 2·1 3·1 │ 4·1 5·1 6·1 7·1                   pair 1
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn_coordinates(rows: [Eight; 2], tile: &mut Tile) {
@@ -262,7 +269,15 @@ pub(crate) fn turn_quads(rows: [[__m256i; 4]; 2], tile: &mut Tile) {
     }
 }
 
-/// Interleaves sixteen coordinates of eight rows into the tile's four pairs of rows.
+/// Interleaves sixteen coordinates of eight rows into the tile's four pairs of rows. In the drawing,
+/// r·x is coordinate x of row r, one word.
+///
+/// ```text
+/// a[0], b[0]   0·0 0·1 … 0·7 │ 4·0 4·1 … 4·7              1·0 1·1 … 1·7 │ 5·0 5·1 … 5·7
+/// p            0·0 1·0 0·1 1·1 … 0·3 1·3 │ 4·0 5·0 …      q: coordinates 4 to 7
+/// tile[0]      p's lower lane │ q's lower lane            rows 0 and 1; r and s: coordinates 8 to 15
+/// tile[2]      p's upper lane │ q's upper lane            rows 4 and 5
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
@@ -357,7 +372,9 @@ fn taken_codes(rows: &Rows, queries: usize, at_least: usize) -> usize {
 /// Looks up rows of codes as words, or as bytes that a bias makes unsigned.
 struct LookUp {
     codes: Codes<Ymm>,
+    /// The table of a codebook of up to 16 levels.
     bytes: Bytes<Ymm>,
+    /// The table of a larger one.
     words: Words<Ymm>,
     levels: usize,
 }

@@ -105,7 +105,7 @@ impl ByteWeights {
     /// Returns the upper bytes, four rows at a time.
     #[inline]
     pub(crate) fn high(&self) -> &[[u8; 4]] {
-        // SAFETY: as above.
+        // SAFETY: `set` writes the upper bytes of as many groups as the lower ones, see `low`.
         unsafe { core::slice::from_raw_parts(self.high[..self.used].as_ptr().cast(), 4 * self.used) }
     }
 

@@ -342,9 +342,9 @@ impl Words {
             planes[0][i] = narrow(low, high);
             planes[1][i] = narrow(_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
         }
-        let is_code_less =
+        let are_codes_minus =
             |offset: i16| centroids.iter().zip(0..).all(|(centroid, code)| *centroid == code - offset);
-        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| is_code_less(*offset));
+        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| are_codes_minus(*offset));
         Self { planes, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 

@@ -55,7 +55,7 @@ impl<'a> Masked<'a> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn load_half(&self, r: usize) -> __m512i {
-        // SAFETY: as for `load`.
+        // SAFETY: the lower half of the mask has one bit for each byte of the window up to the 32nd.
         unsafe {
             _mm512_zextsi256_si512(_mm256_maskz_loadu_epi8(self.mask as u32, self.window.row(r).cast()))
         }

@@ -303,10 +303,11 @@ fn accumulate<const OFFSET: bool>(
                     continue;
                 }
                 for (sums, acc) in sums.iter().zip(acc.chunks_mut(CHUNK)) {
-                    // SAFETY: as above. There are as many chunks of coordinates.
+                    // SAFETY: set at the start of the run for each query and chunk. `acc` has as many
+                    // rows, and each row as many chunks.
                     let [a, b, c, d] = unsafe { sums.assume_init() };
-                    // Unpacking left lane l of the first register with coordinates 8·l …, and of
-                    // the second with 8·l + 4 ….
+                    // After unpacking, lane l of the first register has coordinates 8·l …, and of the
+                    // second 8·l + 4 ….
                     let lower = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
                     let upper = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
                     let ordered = [

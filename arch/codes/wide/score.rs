@@ -1,10 +1,13 @@
 //! Scores for registers: integer dot products of queries and looked-up centroids.
 //!
-//! Measured on Sapphire Rapids with one query and 4,096 rows of 128, in turns with the
-//! implementation before: with 2, 3 and 4 bits AVX2 takes 0.67, 0.62 and 0.75 of the time, AVX-VNNI
-//! 0.61, 0.56 and 0.67. Signs on codes, and threes of bytes with 3 bits, account for 0.89, 0.77 and
-//! 0.94 with AVX2. The rest is from reading scales sixteen at a time. A page of 64 rows takes 0.79,
-//! 0.71 and 0.82 with AVX2.
+//! A query is ordered once, in the order in which [`Codes`] returns the codes of rows. Then, for
+//! each block of [`BLOCK`] rows, the codes of a few rows at a time are loaded, looked up in the
+//! codebook, multiplied with the query's values and added. With one query and a symmetric codebook,
+//! the query's signs are moved to the codes before the lookup: see [`order`].
+//!
+//! On Sapphire Rapids with one query, signs on codes, and threes of bytes with 3 bits, take 0.89,
+//! 0.77 and 0.94 of the time without them (2, 3 and 4 bits, AVX2). Reading the scales of sixteen
+//! rows at a time is worth more: together they take 0.67, 0.62 and 0.75.
 
 use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, gather, kind};
 use crate::codes::layout::Codebook;
@@ -19,7 +22,19 @@ use core::ops::Range;
 /// flipped, for the first of the registers that are loaded together.
 type Values<V> = [V; 2 * MAX_REGISTERS];
 
-/// Orders a query in place: moving the array would take as long as scoring ten rows.
+/// Orders a query's values as codes come. It writes in place, because moving the array would take as
+/// long as scoring ten rows.
+///
+/// With `FLIP`, values are multiplied as magnitudes, and their signs go to the codes. In a symmetric
+/// codebook, flipping all bits of a code negates its centroid. So the second register of a pair
+/// has ones at the codes of negative values. With 2 bits, a byte has four codes:
+///
+/// ```text
+/// values      x₀  x₁  x₂  x₃ | x₄ …            lane i has the values 4·i to 4·i + 3
+/// codes       c₃c₃ c₂c₂ c₁c₁ c₀c₀              byte i, as it is stored
+/// flips       0 0  1 1  0 0  1 1               if x₀ and x₂ are negative
+/// registers   |x₀₊₄ᵢ| flips, |x₁₊₄ᵢ| –, |x₂₊₄ᵢ| –, |x₃₊₄ᵢ| –
+/// ```
 #[inline(always)]
 fn order<L: Integers, const KIND: u8, const FLIP: bool>(
     codes: &Codes<L>,
@@ -194,6 +209,7 @@ fn add<L: Integers, const Q: usize, const FLIP: bool>(
     }
 }
 
+/// What the scores of all queries share: where codes lie, and the tables of their centroids.
 struct Pass<L: Integers, const KIND: u8> {
     codes: Codes<L>,
     bytes: Bytes<L>,
@@ -275,6 +291,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                 self.add_unit::<R, Q, FLIP>(&mut sums, rows, queries, unit);
             }
         }
+        // Sum i of the R·Q sums is that of row i % R and query i / R. Four of them are finished at once.
         for at in (0..R * Q).step_by(4) {
             let mut four = [L::splat(0); 4];
             for (i, four) in (at..).zip(&mut four) {

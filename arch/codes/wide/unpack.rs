@@ -52,12 +52,18 @@ pub(crate) const MARGIN: usize = 16 + 16;
 pub(crate) struct Codes<L: Integers> {
     kind: u8,
     raw_bits: usize,
+    /// The byte of a row at which its planes begin.
     start: usize,
+    /// For the lower and for the upper eight codes: the two bytes around each one.
     spread: [L::V; 2],
+    /// The powers of two that move these codes to the top of their words.
     shift: [L::V; 2],
+    /// Ones for the raw bits of a code.
     mask: L::V,
     digits: Digits,
+    /// The bytes that must be readable from a row's first on: the planes and a margin.
     reach: usize,
+    /// The registers that a row's codes fill, in whole units.
     registers: usize,
 }
 
@@ -66,14 +72,18 @@ struct Digits {
     phases: &'static [Phase],
     /// radix · 2^raw.
     levels: u16,
-    /// 256 times the number of patterns in a register.
+    /// 256 divided by the number of phases, rounded up: register r is in pattern r · `patterns` >> 8.
     patterns: usize,
+    /// The bytes after which phases repeat.
     pattern_bytes: usize,
+    /// Whether a group of digits has seven bits, and not a byte.
     seven: bool,
+    /// The byte of a row at which the plane of digits begins.
     start: usize,
     /// The last byte of the plane.
     last: usize,
-    /// Ones for the digits' bits, around the last byte at index 31.
+    /// A mask to be cut out where its byte 31 meets the plane's last byte: ones before it, ones for
+    /// the digits' bits in it, and zeros behind it.
     edge: [u8; 48],
 }
 
@@ -213,7 +223,8 @@ impl<L: Integers> Codes<L> {
         let mut fours = [L::splat(0); 4];
         for (i, fours) in fours.iter_mut().enumerate() {
             let at = self.start + 48 * unit + 12 * i;
-            // SAFETY: as in `load`. The last one begins twelve bytes before the end of the plane.
+            // SAFETY: the check above: rows have `reach` bytes, and these 48 bytes are in their plane. The last
+            // load begins 12 bytes before the end of the 48, and `MARGIN` bytes follow the planes.
             *fours = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
         }
         L::thirds(fours)
@@ -359,7 +370,7 @@ impl<'a> Segment<'a> {
         // SAFETY: `new` has checked that each of `count` rows has `reach` bytes.
         let start = unsafe { self.bytes.as_ptr().add(first * self.stride) };
         for i in 0..2 * R {
-            // SAFETY: as above.
+            // SAFETY: `i.min(last)` is at most `last`, so this too is one of the `count` rows.
             starts[i % R][i / R] = unsafe { start.add(i.min(last) * self.stride) };
         }
         Group { starts, reach: self.reach, bytes: PhantomData }
@@ -425,9 +436,9 @@ static SHIFT: [[[i16; 8]; 2]; 9] = {
 /// The location of 16 digits. The pattern repeats when a register begins with a group's first
 /// digit, on a byte.
 struct Phase {
-    /// The first byte, from the start of the pattern, and in the last phase the bytes of the
-    /// pattern.
+    /// The byte with the first of the digits, from the start of the pattern.
     first: usize,
+    /// The byte behind the last of them. In the last phase, it is the length of the pattern.
     end: usize,
     /// The byte of each digit's group, or both bytes of a group of seven bits.
     spread: [[u8; 16]; 2],
@@ -539,9 +550,9 @@ impl<L: Integers> Words<L> {
                 blocks[i / 4][plane][i % 4] = L::load(bytes);
             }
         }
-        let is_code_less =
+        let are_codes_minus =
             |offset: i16| centroids.iter().zip(0..).all(|(centroid, code)| *centroid == code - offset);
-        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| is_code_less(*offset));
+        let offset = [0, centroids.len() as i16 / 2].into_iter().find(|offset| are_codes_minus(*offset));
         Self { blocks, len: centroids.len(), offset: offset.map(|offset| offset as u8) }
     }
 

@@ -205,17 +205,17 @@ struct Split {
     shift: __m128i,
     count: __m256i,
     last: __m256i,
-    /// For S = 3·2ⁿ: from a sum of base-3 digits, the digit at the place where a member's bits
-    /// begin.
+    /// For S = 3·2ⁿ: (i mod 3)·2ⁿ, the upper digit of a member in its place.
     digits: __m256i,
 }
 
-/// 8·⌊nine/3⌋, and the remainder.
+/// For a base-9 digit: ⌊8·nine/3⌋, and the remainder of 8·nine by 3.
 static THIRDS: [[u8; 16]; 2] =
     [[0, 2, 5, 8, 10, 13, 16, 18, 21, 0, 0, 0, 0, 0, 0, 0], [0, 2, 1, 0, 2, 1, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0]];
 
-/// A third of the remainder and three bits.
+/// ⌊i/3⌋ of an index up to 15.
 static THIRD: [u8; 16] = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5];
+/// i mod 3 of an index up to 15.
 static MODULO_3: [u8; 16] = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0];
 
 /// Looks up bytes in a table of 16.
@@ -261,10 +261,15 @@ impl Split {
         (_mm256_packus_epi16(a_units, b_units), _mm256_packus_epi16(a_members, b_members))
     }
 
-    /// Returns units and members from a base-9 digit and the raw bits below it.
+    /// Returns units and members from a base-9 digit and the raw bits below it, for S = 3·2ⁿ:
     ///
-    /// With S = 3·2ⁿ, the digit and the upper three raw bits are 3·unit + the member's upper digit.
-    /// The raw bits below are the member's lower bits.
+    /// ```text
+    /// code                │ nine │ three │ lower │      digit 0..9, 3 bits, n bits
+    /// 8·nine + three      3·unit + digit               unit = ⌊code / S⌋, because 24·S = 9·2ⁿ⁺³
+    /// member              digit·2ⁿ + lower             the remainder of code by S
+    ///
+    /// 8·nine = 3·THIRDS[0] + THIRDS[1], so left = THIRDS[1] + three has the same digit
+    /// ```
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn mixed(&self, nine: __m256i, three: __m256i, lower: __m256i) -> (__m256i, __m256i) {
@@ -396,7 +401,8 @@ impl Block {
         let [units, members, radii] = self.chunk(split, chunk);
         let mut places = interleave([members, zero, zero, zero]);
         for place in &mut places {
-            // SAFETY: members are below the set's length, and the array has four bytes for each.
+            // SAFETY: `Split` computes members as remainders by S, and `check_chunks` has compared
+            // S with the length of `set.ints`, which has four bytes for each member.
             *place = unsafe { _mm256_i32gather_epi32::<4>(set.ints.as_ptr().cast(), *place) };
         }
         let members = places;

@@ -57,6 +57,14 @@ fn count_of(bits: u32) -> __m128i {
 }
 
 /// Joins eight codes of up to 13 bits in the low bytes of each 128 bits.
+///
+/// ```text
+/// codes     c₀ c₁ c₂ c₃           │ c₄ c₅ c₆ c₇              two quadwords of words
+/// pairs     c₁c₀ c₃c₂             │ c₅c₄ c₇c₆                dwords of 2·b bits
+/// fours     c₃c₂c₁c₀              │ c₇c₆c₅c₄                 4·b bits, at most 52
+/// beside    c₃c₂c₁c₀ | upper four << 4·b                     the lower quadword
+/// left                              c₇c₆c₅c₄ >> 64 - 4·b     the upper one: what was shifted out
+/// ```
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn join_codes(codes: __m512i, bits: u32) -> __m512i {

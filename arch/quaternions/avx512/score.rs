@@ -31,7 +31,9 @@ const QUERIES: usize = 8;
 /// 16 chunks of a query: the twelve inner products that differ by more than sign, and the value of
 /// one unit.
 struct Turned {
+    /// Row i has the products of chunk i as signed bytes: twelve, then zeros.
     ints: [[u8; 16]; 16],
+    /// What an integer of each chunk is worth. 0 for chunks without a finite scale.
     units: [f32; 16],
 }
 
@@ -175,13 +177,14 @@ impl Members {
     }
 }
 
+/// Returns the components of members as bytes.
 fn as_bytes(ints: &[[i8; 4]]) -> &[u8] {
     let flat = ints.as_flattened();
     // SAFETY: i8 and u8 have the same size and alignment, and every bit pattern is valid for both.
     unsafe { core::slice::from_raw_parts(flat.as_ptr().cast(), flat.len()) }
 }
 
-/// Every fourth byte of two registers, from the first to the fourth on.
+/// Row c: component c of 32 members in two registers, every fourth of their bytes, twice.
 static EVERY_FOURTH: [[u8; 64]; 4] = table!(4; first => places!(i => (4 * i + first) % 128));
 
 /// 64 rows, transposed to columns of one byte each. A chunk's field starts at the same bit in every
@@ -233,10 +236,13 @@ impl Splitter {
         (_mm512_packus_epi16(a_units, b_units), _mm512_packus_epi16(a_members, b_members))
     }
 
-    /// Returns units and members from a base-9 digit and the raw bits below it.
+    /// Returns units and members from a base-9 digit and the raw bits below it, for S = 3·2ⁿ:
     ///
-    /// With S = 3·2ⁿ, the digit and the upper three raw bits are 3·unit + the member's upper digit.
-    /// The raw bits below are the member's lower bits.
+    /// ```text
+    /// code                │ nine │ three │ lower │      digit 0..9, 3 bits, n bits
+    /// 8·nine + three      3·unit + digit               unit = ⌊code / S⌋, because 24·S = 9·2ⁿ⁺³
+    /// member              digit·2ⁿ + lower             the remainder of code by S
+    /// ```
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn split_mixed(&self, nine: __m512i, three: __m512i, lower: __m512i) -> (__m512i, __m512i) {
@@ -248,8 +254,9 @@ impl Splitter {
     }
 }
 
-/// A third of a number below 128, then its remainder.
+/// ⌊i/3⌋ of an index below 128.
 static THIRDS: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) / 3));
+/// i mod 3 of an index below 128.
 static MODULO_3: [[u8; 64]; 2] = table!(2; half => places!(i => (64 * half + i) % 3));
 
 /// For a byte of five base-3 digits. 0 to 3: two digits from that place on. 4: the last digit. 5:
@@ -338,7 +345,8 @@ impl Block {
         [units, members, radii]
     }
 
-    /// Adds a chunk's products for all queries.
+    /// Adds the products of some chunks for all queries.
+    ///
     /// # Safety
     /// All of `queries` must be written.
     #[inline]
@@ -361,6 +369,7 @@ impl Block {
                 _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, _mm512_set1_epi8(-128), b))
             });
             let radii = each!(r in interleave([radii, zero, zero, zero]) => _mm512_cvtepi32_ps(r));
+            // Byte c of a lane is 32·c + unit, the entry of component c in `TABLE`.
             let at =
                 each!(p in interleave([p, p, p, p]) => _mm512_add_epi8(p, _mm512_set1_epi32(0x6040_2000)));
             for (query, sums) in queries.iter().zip(sums.iter_mut()) {
@@ -368,6 +377,7 @@ impl Block {
                 let query = unsafe { query.assume_init_ref() };
                 // SAFETY: the array has the 16 bytes that are read.
                 let ints = unsafe { _mm_loadu_si128(query.ints[chunk].as_ptr().cast()) };
+                // The products, then their negatives, 128 too large so that they are unsigned.
                 let both = _mm256_set_m128i(_mm_sub_epi8(_mm_setzero_si128(), ints), ints);
                 let source = _mm512_castsi256_si512(_mm256_xor_si256(both, _mm256_set1_epi8(-128)));
                 let low = _mm512_permutexvar_epi8(load(&TABLE[0]), source);
@@ -376,7 +386,7 @@ impl Block {
                 for quarter in 0..4 {
                     let turned = _mm512_permutex2var_epi8(low, at[quarter], high);
                     let dot = _mm512_dpbusd_epi32(offset[quarter], turned, products[quarter]);
-                    // dot·radius| < 2²⁴: exact.
+                    // |dot·radius| < 2²⁴, so the product is exact.
                     let scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(dot), radii[quarter]);
                     sums[quarter] = _mm512_add_ps(sums[quarter], _mm512_mul_ps(scaled, unit));
                 }

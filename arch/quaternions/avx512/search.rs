@@ -39,7 +39,8 @@ pub(crate) fn encode_quaternions(
                 break;
             }
             search.settle_ties(set, &mut best, &x[64 * i..]);
-            // SAFETY: the masks have as many bits as values are left in the slices.
+            // SAFETY: the dispatcher checked that there is a code and a radius for each norm. `count` norms are
+            // left from 16·i on, and the masks have `count` bits.
             unsafe {
                 let codes = codes.as_mut_ptr().wrapping_add(16 * i).cast();
                 _mm512_mask_cvtepi32_storeu_epi16(codes, first(count) as u16, best.codes);
@@ -53,7 +54,9 @@ pub(crate) fn encode_quaternions(
 /// The search for the best products of 16 chunks.
 #[derive(Clone, Copy)]
 struct Search {
+    /// The chunks themselves. Lane i of plane c is component c of chunk i.
     u: Planes,
+    /// The codes of their radii.
     radii: __m512i,
     /// Chunks whose radius is not 0.
     active: u16,
@@ -62,6 +65,7 @@ struct Search {
 /// The result of a search.
 #[derive(Clone, Copy)]
 struct Best {
+    /// unit · number of members + member, or 0 for chunks that are not active.
     codes: __m512i,
     /// Chunks with the same inner product twice. The lowest code must still be found.
     ties: u16,
@@ -70,9 +74,11 @@ struct Best {
 /// The best so far.
 #[derive(Clone, Copy)]
 struct Running {
+    /// The largest inner product.
     value: __m512,
-    /// Which member, or which candidate.
+    /// Which member has it, or which candidate of the chunk's list.
     member: __m512i,
+    /// Chunks that have met an equal value. The value may have been surpassed since.
     ties: u16,
 }
 
@@ -176,8 +182,9 @@ impl Search {
 
 /// The lists of 16 chunks' cells.
 struct Candidates {
+    /// Where each list begins in the lists of all cells.
     offsets: [u32; 16],
-    /// 0 for chunks that are not searched.
+    /// The length of each list, and 0 for chunks that are not searched.
     lengths: __m512i,
 }
 
@@ -202,8 +209,9 @@ impl Candidates {
         let mut members = [0; 16];
         for ((member, offset), k) in members.iter_mut().zip(self.offsets).zip(k) {
             debug_assert!((offset + k) as usize <= lists.len());
-            // SAFETY: every offset is inside the lists, `INDEX_PADDING` = 256 bytes follow the
-            // lists, and `k` is below 256.
+            // SAFETY: `QuaternionIndex::new` checked that every offset is inside the lists and that
+            // `INDEX_PADDING` = 256 bytes follow them. `k` is below 256. Chunks that are not searched
+            // have offset 0.
             *member = unsafe { *lists.get_unchecked((offset + k) as usize) };
         }
         members

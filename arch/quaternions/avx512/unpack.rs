@@ -212,6 +212,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Decodes 16 chunks to components.
+    ///
     /// # Safety
     /// The positions must come from [`places`](Self::places).
     #[inline]
@@ -219,7 +220,8 @@ impl<'a> Decoder<'a> {
     unsafe fn planes(&self, places: &Places) -> Planes {
         let mut quads = [&self.set.members[0]; 16];
         for (quad, place) in quads.iter_mut().zip(places.members) {
-            // SAFETY: members are remainders by the set's length, times 16 bytes.
+            // SAFETY: `Unpack` computes members as remainders by S, and `check_chunks` has compared
+            // S with the length of `set.members`. A place is such a number times its 16 bytes.
             *quad = unsafe { &*self.set.members.as_ptr().byte_add(place as usize) };
         }
         let q = each!(c in Zmm::quads(&quads) => _mm512_castsi512_ps(c));

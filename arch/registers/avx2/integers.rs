@@ -215,7 +215,7 @@ integers! { Avx2, xmm, 1 lanes:
 
     #[inline(always)]
     unsafe fn load_pointers([bytes, _]: [*const u8; 2]) -> __m128i {
-        // SAFETY: the caller promises it. AVX2 is enabled as above.
+        // SAFETY: the caller promises 16 readable bytes. `Avx2` is only used where AVX2 was detected.
         unsafe { _mm_loadu_si128(bytes.cast()) }
     }
 
@@ -281,7 +281,8 @@ macro_rules! two_lanes {
 
         #[inline(always)]
         unsafe fn load_pointers([lower, upper]: [*const u8; 2]) -> __m256i {
-            // SAFETY: the caller promises it. AVX2 is enabled as above.
+            // SAFETY: the caller promises 16 readable bytes for each lane. These types are only used where
+            // AVX2 was detected.
             unsafe { _mm256_loadu2_m128i(upper.cast(), lower.cast()) }
         }
 

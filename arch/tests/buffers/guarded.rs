@@ -83,7 +83,7 @@ impl<T> Deref for Buffer<T> {
 
 impl<T> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above.
+        // SAFETY: as in `deref`; `self` is borrowed mutably, so that no other reference exists.
         unsafe { from_raw_parts_mut(self.first, self.len) }
     }
 }

@@ -101,9 +101,8 @@ impl Shape {
     const fn order(self, look_up: usize) -> Order {
         let window = self.history + 1;
         if self.in_twos() {
-            // Here `raw` is not a bit of the index, but of the bytes that `twos` shifts. They have
-            // the codes of four neighbours at bits 3 to 6. The third's is at bit 5, where an index
-            // has it. The first's gets there by two.
+            // Here `raw` is not a bit of an index, but the lowest bit of the codes that `twos` takes:
+            // see the drawing there.
             return Order { window_first: true, code: 0, raw: 3, window: 0 };
         }
         let upper = if self.digit { window + self.raw } else { window };
@@ -139,8 +138,8 @@ impl Shape {
     }
 
     /// Returns whether one index serves two coordinates, shifted by one bit for the second. Then it
-    /// has a window of five bits, and above it the two codes. It is built for the first and the
-    /// third of four neighbours.
+    /// has a window of five bits, and above it the two codes. [`Way::twos`] builds it for the first
+    /// and the third of four neighbours.
     const fn in_twos(self) -> bool {
         !self.digit && self.raw == 1 && self.history == 3
     }
@@ -414,8 +413,19 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
         [path, raw, upper, raw]
     }
 
-    /// Returns the indices of the first and of the third of four neighbours. Above a code are bits
-    /// of others.
+    /// Returns the indices of coordinates 0 and 2 of each byte. Shifted down by one bit, they are
+    /// those of coordinates 1 and 3. An index has six bits; `vpermb` ignores the bits above.
+    ///
+    /// ```text
+    /// bit       7    6    5    4    3    2    1    0         p: path bits, c: codes
+    /// path      …    p₃   p₂   p₁   p₀   p₋₁  p₋₂  p₋₃
+    /// codes     …    c₃   c₂   c₁   c₀   …
+    ///
+    /// first     …    c₁   c₀   p₁   p₀   p₋₁  p₋₂  p₋₃       codes << 2 above five bits of path
+    /// third     …    c₃   c₂   p₃   p₂   p₁   p₀   p₋₁       codes above five bits of path >> 2
+    /// ```
+    ///
+    /// The table ignores bit 4: it is the window bit, or the code, of the other coordinate.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn twos(&self, path: __m512i, codes: __m512i) -> Planes {

@@ -92,7 +92,7 @@ fn score<const FORMAT: u8>(dim: usize, bytes: &[u8], queries: &[&[f32]], scores:
                     *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_ps(query), unsafe { x.assume_init() }));
                 }
                 if !tail.is_empty() {
-                    // SAFETY: as above.
+                    // SAFETY: a query with a tail has one register more, which `decode_rows` wrote too.
                     let x = unsafe { row[query.len()].assume_init() };
                     *sum = _mm512_add_ps(*sum, _mm512_mul_ps(load_tail(tail), x));
                 }

@@ -52,7 +52,7 @@ pub(crate) extern "C" fn alignment(_: *mut c_void) -> usize {
 pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
     // SAFETY: the host passes the buffer type that it was given, and a tensor.
     let (instance, tensor) = unsafe { (instance_of((*buffer_type.cast::<T>()).context()), &*tensor) };
-    // SAFETY: as above.
+    // SAFETY: ggml.h declares the function with a tensor as its argument.
     let nominal = unsafe { (instance.host.functions.ggml_nbytes)(tensor) };
     guarded(nominal, || {
         let is_told = !instance.is_debug && tensor.view_src.is_null();
@@ -249,7 +249,7 @@ extern "C" fn get(buffer: *mut Buffer, tensor: *const Tensor, data: *mut c_void,
         };
         match store::of(instance, tensor) {
             Some(store) => {
-                // SAFETY: as above.
+                // SAFETY: the host's memory has space for `size` bytes, which were set to zeros above.
                 let out = unsafe { core::slice::from_raw_parts_mut(data.cast::<u8>(), size) };
                 if let Err(why) = read(store, offset_in(tensor, offset), out) {
                     instance.fail(&why);
@@ -291,7 +291,7 @@ extern "C" fn copy(buffer: *mut Buffer, source: *const Tensor, target: *mut Tens
         if !core::ptr::eq(from, to) {
             return false;
         }
-        // SAFETY: as above.
+        // SAFETY: ggml.h declares the function with a tensor as its argument.
         let size = unsafe { (instance.host.functions.ggml_nbytes)(source) };
         let (row, starts) = (from.row_bytes(), [offset_in(source, 0), offset_in(target, 0)]);
         let mut rows = from.rows();

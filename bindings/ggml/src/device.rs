@@ -35,7 +35,7 @@ pub(crate) struct Instance {
 
 // SAFETY: the memory behind the two pointers is written once, before any other thread has them.
 unsafe impl Sync for Instance {}
-// SAFETY: as above.
+// SAFETY: the two pointers lead to memory that is tied to no thread. Everything else in it is `Send`.
 unsafe impl Send for Instance {}
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,7 +68,7 @@ impl Instance {
             *inner = Inner::new(&self.host);
         }
         match &mut *inner {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises valid tensors that nobody else writes.
             Some(inner) => unsafe { inner.compute(&self.host, node, self.team.threads()) },
             None => self.fail("the host has no CPU backend"),
         }
@@ -297,7 +297,7 @@ fn kind_of<'a>(instance: &Instance, op: &'a Tensor) -> Kind<'a> {
         }
         _ => {}
     }
-    // SAFETY: as above.
+    // SAFETY: sources are null or tensors of the host's.
     let sources = op.src.iter().filter_map(|source| unsafe { source.as_ref() });
     let mut any = false;
     for tensor in sources.chain([op]) {
@@ -354,12 +354,12 @@ extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int 
         // SAFETY: the host passes a backend of this library, and a graph of its own.
         let instance = instance_of(unsafe { (*backend).context });
         let functions = &instance.host.functions;
-        // SAFETY: as above.
+        // SAFETY: the graph is the host's, and ggml.h declares the function with this argument.
         let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
         for number in 0..count {
             // SAFETY: nodes from 0 to the count are tensors.
             let node = unsafe { (functions.ggml_graph_node)(graph, number) };
-            // SAFETY: as above; nobody writes the struct during the computation.
+            // SAFETY: the node is a tensor, and nobody writes the struct during the computation.
             let tensor = unsafe { &*node };
             let done = match kind_of(instance, tensor) {
                 Kind::Nothing => SUCCESS,

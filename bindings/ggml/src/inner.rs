@@ -12,7 +12,8 @@ pub(crate) struct Inner {
     set_threads: Option<unsafe extern "C" fn(*mut Backend, c_int)>,
 }
 
-// SAFETY: it is only used behind a lock.
+// SAFETY: ggml's backends and graphs are tied to no thread. `Instance` keeps this value in a mutex, so one thread at a
+// time uses it.
 unsafe impl Send for Inner {}
 
 impl Inner {

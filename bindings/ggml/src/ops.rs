@@ -33,7 +33,7 @@ fn size(tensor: &Tensor, axis: usize) -> usize {
 /// The tensor's data are values of `T`, its rows lie without gaps, and the indices are below its sizes.
 unsafe fn row<T>(tensor: &Tensor, at: [usize; 3]) -> &[T] {
     let offset: usize = at.iter().zip(&tensor.nb[1..]).map(|(index, stride)| index * stride).sum();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises values of `T` without gaps, and indices within the tensor.
     unsafe { core::slice::from_raw_parts(tensor.data.cast::<u8>().add(offset).cast::<T>(), size(tensor, 0)) }
 }
 
@@ -72,7 +72,7 @@ fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), S
     let cells: Vec<i64> = match indices.kind {
         // SAFETY: the host's indices have this type; a row of them lies without gaps.
         I64 => unsafe { row::<i64>(indices, [0; 3]) }.to_vec(),
-        // SAFETY: as above.
+        // SAFETY: the host's indices are i32 here; a row of them lies without gaps.
         I32 => unsafe { row::<i32>(indices, [0; 3]) }.iter().map(|cell| i64::from(*cell)).collect(),
         _ => return Err(unknown()),
     };

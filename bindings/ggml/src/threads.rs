@@ -141,7 +141,8 @@ fn loaded_runtime() -> Option<*mut c_void> {
 
 /// Keeps this library in memory after the host unloads it, because threads of the pool run its code.
 pub(crate) fn keep_loaded(inside: *const c_void) {
-    // SAFETY: as in host.rs.
+    // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or returns 0. The name of a loaded library ends with
+    // a zero.
     unsafe {
         let mut info: libc::Dl_info = core::mem::zeroed();
         if libc::dladdr(inside, &mut info) != 0 && !info.dli_fname.is_null() {

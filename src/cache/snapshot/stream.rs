@@ -45,8 +45,7 @@ impl KvCache {
     /// # Errors
     /// * Errors of `reader`.
     /// * [`ErrorKind::InvalidData`] with an [`Error`] of [`load`](Self::load). Its offsets are counted from the start
-    ///   of a
-    ///   layer.
+    ///   of a layer.
     pub fn load_from(reader: &mut impl Read, backend: Backend) -> io::Result<Self> {
         let mut head = [0; 16];
         reader.read_exact(&mut head)?;
