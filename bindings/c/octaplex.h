@@ -82,7 +82,7 @@ typedef enum {
     OCTAPLEX_STATUS_INTERNAL = 14,
 } octaplex_status;
 
-// Compressed keys and values of a model's layers.
+// Compressed keys and values of one sequence, in all layers of a model. A batch needs one cache for each sequence.
 //
 // Calls that take it `const` may run at once on any threads. All other calls need exclusive access. A cache created by
 // `octaplex_cache_create_in` needs exclusive access for every call, because its calls share scratch memory.
@@ -321,8 +321,8 @@ octaplex_status octaplex_cache_free(octaplex_cache *cache, octaplex_error *error
 // The handle is null or of this library.
 octaplex_status octaplex_cache_reserve(octaplex_cache *cache, size_t queries, octaplex_error *error);
 
-// Appends `tokens` tokens to a layer: keys and values of all heads. The bytes do not depend on how many tokens a call
-// appends. After an error the cache is unchanged.
+// Appends `tokens` tokens to a layer: keys and values of all heads. Keys come after the rotary embedding. The bytes do
+// not depend on how many tokens a call appends. After an error the cache is unchanged.
 //
 // Requires:
 // The tensors' data are readable.
@@ -334,7 +334,8 @@ octaplex_status octaplex_cache_append(octaplex_cache *cache,
                                       octaplex_error *error);
 
 // Decides a layer's balance from keys and queries of a prompt, which is better than from keys alone. Call it before
-// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`.
+// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`. The command
+// `octaplex calibrate` is something else: it writes a profile.
 //
 // Requires:
 // The buffers have their lengths.

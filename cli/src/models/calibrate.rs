@@ -1,4 +1,4 @@
-//! `calibrate`: which layers of a model need their bits, measured once and kept as a profile.
+//! `calibrate`: which layers of a model need more bits, measured once and kept as a profile.
 
 use super::baseline::Baseline;
 use super::kept::{self, Kept};
