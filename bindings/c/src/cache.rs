@@ -280,8 +280,8 @@ fn config_of(inside: &Inside, layer: usize) -> Result<LayerConfig> {
     }
 }
 
-/// Appends `tokens` tokens to a layer: keys and values of all heads. Keys come after the rotary embedding. The bytes do
-/// not depend on how many tokens a call appends. After an error the cache is unchanged.
+/// Appends `tokens` tokens to a layer: keys and values of all heads. Keys come after the rotary embedding. The bytes
+/// do not depend on how many tokens a call appends. After an error the cache is unchanged.
 ///
 /// # Safety
 /// The tensors' data are readable.
@@ -320,8 +320,8 @@ pub unsafe extern "C" fn octaplex_cache_append(
 }
 
 /// Decides a layer's balance from keys and queries of a prompt, which is better than from keys alone. Call it before
-/// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`. The command
-/// `octaplex calibrate` is something else: it writes a profile.
+/// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`.
+/// The command `octaplex calibrate` is something else: it writes a profile.
 ///
 /// # Safety
 /// The buffers have their lengths.
