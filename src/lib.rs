@@ -66,7 +66,7 @@
 //! | `codecs` (default) | all codecs; `trellis`, `turboquant` and other families alone make small programs |
 //! | `std` | detection of ARM's dot-product instructions at run time, faster checksums |
 //! | `rayon` | threads |
-//! | `serde` | serialises specs and configurations |
+//! | `serde` | serialises specs, profiles and configurations |
 //! | `cuda`, `hip` | the module `gpu` |
 //!
 //! # Without a heap

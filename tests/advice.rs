@@ -151,27 +151,3 @@ fn the_bits_of_a_short_context() {
     let bits = cache.stats().bits_per_value();
     says("README.md", README, &format!("the default has {bits:.1} at 4,096 tokens"));
 }
-
-/// A profile's share of the KL: the geometric mean over the texts of the notes.
-#[test]
-fn the_gain_of_a_profile() {
-    let pages = ["notes/accuracy.md", "models.md"]
-        .map(|page| std::fs::read_to_string(format!("{}/docs/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap());
-    let texts = pages[0].split("\n## Profiles: each text\n").nth(1).unwrap();
-    let mut shares = String::new();
-    for bits in ["2.20", "2.70", "3.20"] {
-        let row = texts.lines().find(|line| line.starts_with(&format!("| {bits} |"))).unwrap();
-        let ratios = row.trim_matches('|').split('|').skip(1).map(|cell| {
-            let (without, with) = cell.split_once(',').unwrap();
-            with.trim().parse::<f64>().unwrap() / without.trim().parse::<f64>().unwrap()
-        });
-        let ratios: Vec<f64> = ratios.collect();
-        assert_eq!(ratios.len(), 3);
-        shares += &format!(" {:.2} |", ratios.iter().product::<f64>().cbrt());
-    }
-    says(
-        "docs/models.md",
-        &pages[1],
-        &format!("| SmolLM2-135M, mean of code, licence and prose | 1,024 |{shares}"),
-    );
-}

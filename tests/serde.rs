@@ -2,7 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::cache::Center;
-use octaplex::{CacheConfig, CodecSpec, LayerConfig};
+use octaplex::{CacheConfig, CodecSpec, LayerConfig, Profile};
 
 #[test]
 fn a_spec_is_its_text() {
@@ -17,6 +17,18 @@ fn a_spec_is_its_text() {
     let error = serde_json::from_str::<CodecSpec>("\"turboquant:bits=99\"").unwrap_err().to_string();
     assert!(error.contains("invalid value for bits"), "{error}");
     assert!(serde_json::from_str::<CodecSpec>("3").unwrap_err().to_string().contains("the spec of a codec"));
+}
+
+#[test]
+fn a_profile_is_its_text() {
+    let text = include_str!("../profiles/smollm2-135m.octaprofile");
+    let profile: Profile = text.parse().unwrap();
+    let json = serde_json::to_value(&profile).unwrap();
+    assert_eq!(json, text);
+    assert_eq!(serde_json::from_value::<Profile>(json).unwrap(), profile);
+    let changed = serde_json::Value::from(text.replace("layers 30", "layers 29"));
+    let error = serde_json::from_value::<Profile>(changed).unwrap_err().to_string();
+    assert!(error.contains("\"layers\""), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@
 use super::compile::{PORTABLE, Source, load};
 use super::driver::{Buffer, CallerStream, Kernels, time};
 use super::failure::Failure;
-use super::given::DeviceSlice;
+use super::inputs::DeviceSlice;
 use super::layout::{Block, WIDTHS};
 use super::paged::{Attention, Paged};
 use alloc::sync::Arc;
@@ -83,7 +83,7 @@ struct Work {
     sink_logits: Buffer<f32>,
     tokens: Buffer<u8>,
     tiles: Buffer<u32>,
-    asked: Buffer<u16>,
+    query_rows: Buffer<u16>,
     units: Buffer<f32>,
     scales: Buffer<f32>,
     means: Buffer<f32>,
@@ -126,25 +126,25 @@ impl Paged {
         self.shape.dim.next_multiple_of(64)
     }
 
-    fn block_work(&self, asked: &QueryBlock) -> Result<Work, Failure> {
+    fn block_work(&self, request: &QueryBlock) -> Result<Work, Failure> {
         let (shape, device) = (&self.shape, &self.device);
-        let of_host = match asked.queries {
+        let of_host = match request.queries {
             Queries::Host(queries) => queries,
             Queries::Device(_) => &[],
         };
-        let units = asked.of.1 * shape.kv_heads;
-        let padded = (asked.each * asked.query_heads / shape.kv_heads).next_multiple_of(ROWS);
+        let units = request.of.1 * shape.kv_heads;
+        let padded = (request.each * request.query_heads / shape.kv_heads).next_multiple_of(ROWS);
         let fitting = (TOKEN_BYTES / self.tile_bytes() / units).max(1);
-        let at_once = asked.tiles.clamp(1, TILES_AT_ONCE.min(fitting));
+        let at_once = request.tiles.clamp(1, TILES_AT_ONCE.min(fitting));
         let splits = splits(padded / ROWS * units * self.sides(), device.multiprocessors(), at_once);
         let rows = units * padded;
         let work = Work {
             queries: Buffer::new(device, of_host.len())?,
             output: Buffer::new(device, of_host.len())?,
-            sink_logits: Buffer::new(device, asked.sink_logits.len())?,
+            sink_logits: Buffer::new(device, request.sink_logits.len())?,
             tokens: Buffer::new(device, units * at_once * self.tile_bytes())?,
-            tiles: Buffer::new(device, asked.of.1 * at_once * 4)?,
-            asked: Buffer::new(device, rows * self.row())?,
+            tiles: Buffer::new(device, request.of.1 * at_once * 4)?,
+            query_rows: Buffer::new(device, rows * self.row())?,
             units: Buffer::new(device, 2 * rows)?,
             scales: Buffer::new(device, 2 * units)?,
             means: Buffer::new(device, units * shape.dim)?,
@@ -155,7 +155,7 @@ impl Paged {
             at_once,
         };
         work.queries.write(0, of_host)?;
-        work.sink_logits.write(0, asked.sink_logits)?;
+        work.sink_logits.write(0, request.sink_logits)?;
         Ok(work)
     }
 
@@ -170,13 +170,13 @@ impl Paged {
     pub fn attend_block(
         &mut self,
         attention: &Attention,
-        asked: &QueryBlock,
+        request: &QueryBlock,
         output: &mut [f32],
     ) -> Result<(), Failure> {
-        assert_eq!(asked.queries.len(), output.len());
+        assert_eq!(request.queries.len(), output.len());
         let kernels = self.block_kernels(attention.options())?;
-        let work = self.block_work(asked)?;
-        self.launch_block(&kernels, &work, attention, asked, None)?;
+        let work = self.block_work(request)?;
+        self.launch_block(&kernels, &work, attention, request, None)?;
         work.output.read(0, output)
     }
 
@@ -190,15 +190,15 @@ impl Paged {
     pub fn attend_block_on(
         &mut self,
         attention: &Attention,
-        asked: &QueryBlock,
+        request: &QueryBlock,
         output: DeviceSlice,
         caller: CallerStream,
     ) -> Result<(), Failure> {
-        assert!(asked.queries.len() == output.len() && output.is_aligned());
+        assert!(request.queries.len() == output.len() && output.is_aligned());
         let kernels = self.block_kernels(attention.options())?;
-        let work = self.block_work(asked)?;
+        let work = self.block_work(request)?;
         self.after(caller)?;
-        let done = self.launch_block(&kernels, &work, attention, asked, Some(output));
+        let done = self.launch_block(&kernels, &work, attention, request, Some(output));
         let ordered = self.before(caller);
         done.and(ordered)?;
         self.device.synchronize()
@@ -214,12 +214,12 @@ impl Paged {
     pub fn time_block(
         &mut self,
         attention: &Attention,
-        asked: &QueryBlock,
+        request: &QueryBlock,
         times: usize,
     ) -> Result<Vec<f32>, Failure> {
         let kernels = self.block_kernels(attention.options())?;
-        let work = self.block_work(asked)?;
-        time(&self.device, times, || self.launch_block(&kernels, &work, attention, asked, None))
+        let work = self.block_work(request)?;
+        time(&self.device, times, || self.launch_block(&kernels, &work, attention, request, None))
     }
 
     fn launch_block(
@@ -227,10 +227,10 @@ impl Paged {
         kernels: &Kernels,
         work: &Work,
         attention: &Attention,
-        asked: &QueryBlock,
+        request: &QueryBlock,
         output: Option<DeviceSlice>,
     ) -> Result<(), Failure> {
-        let (queries, query_type) = match asked.queries {
+        let (queries, query_type) = match request.queries {
             Queries::Host(_) => (work.queries.address(), 0),
             Queries::Device(queries) => {
                 assert!(queries.is_aligned());
@@ -238,13 +238,13 @@ impl Paged {
             }
         };
         let shape = &self.shape;
-        let (heads, sequences) = (shape.kv_heads, asked.of.1);
-        let of = asked.of.0..asked.of.0 + sequences;
+        let (heads, sequences) = (shape.kv_heads, request.of.1);
+        let of = request.of.0..request.of.0 + sequences;
         let held = self.held_of(&of);
-        assert!(asked.query_heads.is_multiple_of(heads) && asked.query_heads > 0);
-        assert_eq!(asked.queries.len(), sequences * asked.query_heads * asked.each * shape.dim);
-        assert!(asked.tiles > 0 && work.padded < 1 << 31);
-        assert!(!attention.sink_logits || asked.sink_logits.len() == asked.query_heads);
+        assert!(request.query_heads.is_multiple_of(heads) && request.query_heads > 0);
+        assert_eq!(request.queries.len(), sequences * request.query_heads * request.each * shape.dim);
+        assert!(request.tiles > 0 && work.padded < 1 << 31);
+        assert!(!attention.sink_logits || request.sink_logits.len() == request.query_heads);
         let log2e = core::f32::consts::LOG2_E;
         let params = Block {
             queries,
@@ -257,7 +257,7 @@ impl Paged {
             sink_logits: if attention.sink_logits { work.sink_logits.address() } else { 0 },
             tokens: work.tokens.address(),
             tiles: work.tiles.address(),
-            asked: work.asked.address(),
+            query_rows: work.query_rows.address(),
             units: work.units.address(),
             scales: work.scales.address(),
             means: work.means.address(),
@@ -265,15 +265,15 @@ impl Paged {
             sums: work.sums.address(),
             entries: held.entries,
             window: attention.window,
-            position: asked.position.unwrap_or(u64::MAX),
-            query_heads: asked.query_heads as u32,
+            position: request.position.unwrap_or(u64::MAX),
+            query_heads: request.query_heads as u32,
             kv_heads: heads as u32,
             table_stride: (shape.pages_each * shape.slots_of_page()) as u32,
             exact_stride: shape.exact_places() as u32,
             ring: shape.ring as u32,
             query_type,
             output_type: output.map_or(0, |output| output.number()),
-            queries_each: asked.each as u32,
+            queries_each: request.each as u32,
             padded: work.padded as u32,
             splits: work.splits as u32,
             first_tile: 0,
@@ -290,7 +290,7 @@ impl Paged {
             value_signs: self.values.signs,
             key_centroids: self.keys.centroids,
             value_centroids: self.values.centroids,
-            bias: self.bias(attention, asked.query_heads, &of),
+            bias: self.bias(attention, request.query_heads, &of),
             coarse_centroids: self.keys.halves.as_ref().map_or([0.0; 128], |halves| halves[1].centroids),
             coarse_unit: self.keys.coarse_unit(),
         };
@@ -304,8 +304,8 @@ impl Paged {
         };
         launch(MEASURE, 0, 256, 0)?;
         launch(ASK, work.padded / 4, 128, 0)?;
-        for first in (0..asked.tiles).step_by(work.at_once) {
-            launch(UNFOLD, work.at_once.min(asked.tiles - first), 128, first)?;
+        for first in (0..request.tiles).step_by(work.at_once) {
+            launch(UNFOLD, work.at_once.min(request.tiles - first), 128, first)?;
             launch(BLOCK, work.padded / ROWS * work.splits * self.sides(), 256, first)?;
         }
         launch(FINISH, work.padded / 4, 128, 0)

@@ -3,8 +3,8 @@
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Kernels, time};
 use super::failure::Failure;
-use super::given::Rows;
 use super::held::Incoming;
+use super::inputs::Rows;
 use super::layout::{Encode, SLOT_TOKENS};
 use super::paged::Paged;
 use super::tables::{CodeShape, Tables};
@@ -36,7 +36,7 @@ enum Part {
 
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct InvalidRow {
     /// The page, from 0.
     pub page: usize,
     /// The key/value head.
@@ -125,7 +125,7 @@ impl Paged {
     ///
     /// # Panics
     /// Panics for places beyond the pool, and for wrong lengths.
-    pub fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<Option<Refused>, Failure> {
+    pub fn encode(&mut self, places: &[u32], rows: &Rows) -> Result<Option<InvalidRow>, Failure> {
         let mut done = 0;
         while done < places.len() {
             let (incoming, count) = self.bring_pages(&places[done..], rows, done)?;
@@ -136,7 +136,7 @@ impl Paged {
             incoming.refused.read(0, &mut refused)?;
             if refused[0] != u32::MAX {
                 let (head, row) = (refused[0] / REFUSABLE / 2, (refused[0] % REFUSABLE) as usize);
-                return Ok(Some(Refused {
+                return Ok(Some(InvalidRow {
                     page: done + head as usize / self.shape.kv_heads,
                     head: head as usize % self.shape.kv_heads,
                     key: (refused[0] / REFUSABLE).is_multiple_of(2),

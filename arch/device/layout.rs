@@ -284,7 +284,7 @@ pub(super) struct Block {
     pub(super) sink_logits: u64,
     pub(super) tokens: u64,
     pub(super) tiles: u64,
-    pub(super) asked: u64,
+    pub(super) query_rows: u64,
     pub(super) units: u64,
     pub(super) scales: u64,
     pub(super) means: u64,

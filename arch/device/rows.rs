@@ -4,8 +4,8 @@
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, CallerStream};
 use super::failure::Failure;
-use super::given::{DeviceRows, DeviceSlice, Input, Rows};
 use super::held::RowKernels;
+use super::inputs::{DeviceRows, DeviceSlice, Input, Rows};
 use super::layout::{Given, Steps};
 use super::paged::{Attention, Paged};
 use alloc::sync::Arc;

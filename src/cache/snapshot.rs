@@ -28,7 +28,7 @@ use core::ops::Range;
 #[cfg(feature = "alloc")]
 mod heap;
 #[cfg(feature = "alloc")]
-pub(crate) use heap::check_memory;
+pub(crate) use heap::check_snapshot_memory;
 #[cfg(feature = "std")]
 mod stream;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cache::layout::Layout;
-use crate::cache::snapshot::{Reader, Writer, check_memory, damaged, read_page, write_spec};
+use crate::cache::snapshot::{Reader, Writer, check_snapshot_memory, damaged, read_page, write_spec};
 use crate::cache::{MAX_POSITION, position};
 
 const CHUNK: &[u8; 8] = b"octachnk";
@@ -188,7 +188,7 @@ impl ChunkInfo {
     /// * [`Error::Unsupported`] and [`Error::Width`] for an impossible configuration.
     pub fn read(blob: &[u8]) -> Result<Self, Error> {
         let info = Self::parse(blob)?;
-        check_memory(info.config.codec_bytes(), 0, info.bytes, LENGTH)?;
+        check_snapshot_memory(info.config.codec_bytes(), 0, info.bytes, LENGTH)?;
         Ok(info)
     }
 

@@ -19,7 +19,7 @@ use crate::rows::Floats;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{AT_ONCE, Input, Refused, Rows};
+use octaplex_arch::device::{AT_ONCE, Input, InvalidRow, Rows};
 use octaplex_arch::{Float, MAX_DIM};
 
 impl Layer {
@@ -280,13 +280,13 @@ impl Layer {
         Ok(())
     }
 
-    fn page_error(&self, refused: Refused, first: usize) -> crate::Error {
+    fn page_error(&self, invalid: InvalidRow, first: usize) -> crate::Error {
         crate::Error::Page {
             layer: self.config.layer,
-            what: if refused.key { "keys" } else { "values" },
-            head: refused.head,
-            position: first + refused.page * self.config.page,
-            row: refused.row,
+            what: if invalid.key { "keys" } else { "values" },
+            head: invalid.head,
+            position: first + invalid.page * self.config.page,
+            row: invalid.row,
         }
     }
 
@@ -324,7 +324,7 @@ impl Layer {
             let mut bytes = [0; 2 * MAX_DIM];
             layout.balance.apply(&mut keys[..count * dim], balance);
             store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
-                .map_err(|_| self.page_error(Refused { page: 0, head, key: true, row: None }, start))?;
+                .map_err(|_| self.page_error(InvalidRow { page: 0, head, key: true, row: None }, start))?;
             self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }
         Ok(front)

@@ -47,7 +47,7 @@ struct Block {
     const float *sink_logits;  // [query heads], or null
     u8 *tokens;                // f16 [sequences][kv heads][at_once][keys, values][TILE_BYTES]
     Tile *tiles;               // [sequences][at_once]
-    u16 *asked;                // f16 [sequences][kv heads][padded][ROW]
+    u16 *query_rows;           // f16 [sequences][kv heads][padded][ROW]
     float2 *units;             // [sequences][kv heads][padded]: unit of a product, and its offset; in log2
     float2 *scales;            // [sequences][kv heads]: factors of keys and of values
     float *means;              // [sequences][kv heads][DIM]: the mean that tiles' keys lack, rotated
@@ -252,7 +252,7 @@ extern "C" __global__ void __launch_bounds__(128) ask(const __grid_constant__ Bl
     // At most 1 for a coordinate; units are positive, so that the maximum of products is the maximum of logits. A
     // query that is almost zero counts as zero, because its inverse would be infinite.
     const float inverse = top > 1e-30f ? (p.logit_unit < 0 ? -1 : 1) / top : 0;
-    u16 *to = p.asked + at * ROW;
+    u16 *to = p.query_rows + at * ROW;
     for (int i = 0; i < ROW - DIM; i += LANES)
         if (i + lane < ROW - DIM) to[DIM + i + lane] = 0;
     u32 words[(VEC + 1) / 2];
@@ -879,7 +879,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, 1) block(const __gri
     u32 q[ROW / 4];
 #pragma unroll
     for (int i = 0; i < ROW / 4; i++)
-        q[i] = *reinterpret_cast<const u32 *>(p.asked + (rows + (i & 1 ? 8 : 0)) * ROW + 16 * (i >> 2) + (i & 2 ? 8 : 0) + 2 * t);
+        q[i] = *reinterpret_cast<const u32 *>(p.query_rows + (rows + (i & 1 ? 8 : 0)) * ROW + 16 * (i >> 2) + (i & 2 ? 8 : 0) + 2 * t);
     Softmax s;
     float o[OUTPUTS];
     s.window = window;

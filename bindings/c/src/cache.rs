@@ -1,8 +1,8 @@
 //! The cache of a model on the heap, or the cache of one layer in the caller's memory.
 
+use crate::arguments::{self, Held};
 use crate::config::{self, octaplex_attend, octaplex_config, octaplex_stats, octaplex_tensor};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
-use crate::given::{self, Held};
 use octaplex::cache::LayerCache;
 use octaplex::codecs::AnyCodec;
 use octaplex::{Backend, KvCache, LayerConfig, Stats};
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn octaplex_cache_create(
         let (layers, profiled, backend, first) = unsafe {
             let (layers, given) = config::read(config)?;
             let profiled = config::profiled(&layers, &given)?;
-            (layers, profiled, given::backend(given.backend)?, given.first_layer)
+            (layers, profiled, arguments::backend(given.backend)?, given.first_layer)
         };
         let cache = match profiled {
             Some(layers) => KvCache::new(layers, backend)?,
@@ -136,7 +136,7 @@ unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerC
                 "octaplex_cache_create_in holds one layer, and a profile is of all: set keys and values";
             return Err(Failure::Here(octaplex_status::Unsupported, why));
         }
-        (layers, given::backend(given.backend)?, given.first_layer)
+        (layers, arguments::backend(given.backend)?, given.first_layer)
     };
     let mut layers = config::layers(&layers, first);
     let (Some(layer), None) = (layers.next(), layers.next()) else {
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn octaplex_cache_create_in(
         unsafe {
             let (config, backend, plan) = plan(config, queries)?;
             let (memory, length) =
-                (given::values_mut(memory.cast::<std::mem::MaybeUninit<u8>>(), length)?, length);
+                (arguments::values_mut(memory.cast::<std::mem::MaybeUninit<u8>>(), length)?, length);
             if length < plan.end {
                 let why = "the memory is too short, see octaplex_cache_memory_needed: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, plan.end));
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn octaplex_cache_calibrate(
         // SAFETY: the caller's promises.
         unsafe {
             let (keys, queries) =
-                (given::values(keys, keys_length)?, given::values(queries, queries_length)?);
+                (arguments::values(keys, keys_length)?, arguments::values(queries, queries_length)?);
             match change(cache)? {
                 Inside::Heap(cache, _) => Ok(cache.calibrate(layer, keys, queries)?),
                 Inside::Brought(brought) => {
@@ -376,8 +376,8 @@ pub unsafe extern "C" fn octaplex_cache_attend(
     let attend = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let (queries, options) = (given::values(queries, queries_length)?, config::attend(options)?);
-            let output = given::values_mut(output, output_length)?;
+            let (queries, options) = (arguments::values(queries, queries_length)?, config::attend(options)?);
+            let output = arguments::values_mut(output, output_length)?;
             let inside = read(cache)?;
             if options.queries.is_none() && config_of(inside, layer)?.query_heads.is_none() {
                 let why = "the number of queries is unknown: set query_heads in the octaplex_config, or queries in the \
@@ -418,8 +418,8 @@ pub unsafe extern "C" fn octaplex_cache_score(
     let score = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let queries = given::values(queries, queries_length)?;
-            let scores = given::values_mut(scores, scores_length)?;
+            let queries = arguments::values(queries, queries_length)?;
+            let scores = arguments::values_mut(scores, scores_length)?;
             match read(cache)? {
                 Inside::Heap(cache, _) => Ok(cache.scores(layer, head, queries, scores)?),
                 Inside::Brought(brought) => {
@@ -451,8 +451,8 @@ pub unsafe extern "C" fn octaplex_cache_accumulate(
     let accumulate = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let weights = given::values(weights, weights_length)?;
-            let output = given::values_mut(output, output_length)?;
+            let weights = arguments::values(weights, weights_length)?;
+            let output = arguments::values_mut(output, output_length)?;
             match read(cache)? {
                 Inside::Heap(cache, _) => Ok(cache.accumulate(layer, head, weights, output)?),
                 Inside::Brought(brought) => {
@@ -508,7 +508,7 @@ pub unsafe extern "C" fn octaplex_cache_evict(
                 Inside::Heap(cache, _) => cache.evict(first..last),
                 Inside::Brought(brought) => brought.layer.evict(first..last),
             };
-            given::put(dropped, tokens)
+            arguments::put(dropped, tokens)
         }
     };
     // SAFETY: the caller's promise.

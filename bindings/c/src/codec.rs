@@ -1,7 +1,7 @@
 //! Codecs by spec: encode vectors into blocks of bytes, and compute attention's two products on the blocks.
 
+use crate::arguments::{self, Held};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
-use crate::given::{self, Held};
 use octaplex::CodecSpec;
 use octaplex::codecs::{Codec, HeadId, Role};
 use std::ffi::c_char;
@@ -56,11 +56,11 @@ pub unsafe extern "C" fn octaplex_codec_create(
     );
     let create = || {
         // SAFETY: the caller's promises.
-        let (spec, backend) = unsafe { (given::text(spec)?.ok_or(NULL)?, given::backend(backend)?) };
+        let (spec, backend) = unsafe { (arguments::text(spec)?.ok_or(NULL)?, arguments::backend(backend)?) };
         let mut of = HeadId::default();
         if !head.is_null() {
             // SAFETY: the caller's promises.
-            let given = unsafe { given::values(head, 1) }?[0];
+            let given = unsafe { arguments::values(head, 1) }?[0];
             let role = match given.role {
                 0 => Role::Keys,
                 1 => Role::Values,
@@ -141,8 +141,8 @@ pub unsafe extern "C" fn octaplex_codec_get_sizes(
                 query_words: codec.query_len(),
                 bits_per_value: *bits_per_value,
             };
-            let size = given::values(sizes.cast::<usize>().cast_const(), 1)?[0];
-            given::fill(sizes, size, size_of::<octaplex_codec_sizes>(), all)
+            let size = arguments::values(sizes.cast::<usize>().cast_const(), 1)?[0];
+            arguments::fill(sizes, size, size_of::<octaplex_codec_sizes>(), all)
         }
     };
     // SAFETY: the caller's promise.
@@ -194,14 +194,15 @@ pub unsafe extern "C" fn octaplex_codec_encode(
         // SAFETY: the caller's promises.
         unsafe {
             let codec = codec_of(codec)?;
-            let (rows, page) = (given::values(rows, rows_length)?, given::values_mut(page, page_length)?);
+            let (rows, page) =
+                (arguments::values(rows, rows_length)?, arguments::values_mut(page, page_length)?);
             let needed = codec.page_bytes_max(rows.len() / codec.dim());
             if page.len() < needed {
                 let why = "the page is too short, see octaplex_codec_page_bytes_max: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, needed));
             }
             let bytes = codec.encode_page(rows, &mut page[..needed])?;
-            given::put(used, bytes)
+            arguments::put(used, bytes)
         }
     };
     // SAFETY: the caller's promise.
@@ -224,7 +225,8 @@ pub unsafe extern "C" fn octaplex_codec_decode(
     let decode = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let (page, rows) = (given::values(page, page_length)?, given::values_mut(rows, rows_length)?);
+            let (page, rows) =
+                (arguments::values(page, page_length)?, arguments::values_mut(rows, rows_length)?);
             Ok(codec_of(codec)?.decode_page(page, rows)?)
         }
     };
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn octaplex_codec_prepare_query(
         // SAFETY: the caller's promises.
         unsafe {
             let (query, words) =
-                (given::values(query, query_length)?, given::values_mut(words, words_length)?);
+                (arguments::values(query, query_length)?, arguments::values_mut(words, words_length)?);
             Ok(codec_of(codec)?.prepare_query(query, words)?)
         }
     };
@@ -282,8 +284,9 @@ pub unsafe extern "C" fn octaplex_codec_score(
         // SAFETY: the caller's promises.
         unsafe {
             let codec = codec_of(codec)?;
-            let (words, page) = (given::values(words, words_length)?, given::values(page, page_length)?);
-            let scores = given::values_mut(scores, scores_length)?;
+            let (words, page) =
+                (arguments::values(words, words_length)?, arguments::values(page, page_length)?);
+            let scores = arguments::values_mut(scores, scores_length)?;
             let len = codec.query_len();
             let count = words.len() / len;
             if count * len != words.len() {
@@ -333,8 +336,8 @@ pub unsafe extern "C" fn octaplex_codec_accumulate(
         // SAFETY: the caller's promises.
         unsafe {
             let (weights, page) =
-                (given::values(weights, weights_length)?, given::values(page, page_length)?);
-            Ok(codec_of(codec)?.accumulate(weights, page, given::values_mut(sums, sums_length)?)?)
+                (arguments::values(weights, weights_length)?, arguments::values(page, page_length)?);
+            Ok(codec_of(codec)?.accumulate(weights, page, arguments::values_mut(sums, sums_length)?)?)
         }
     };
     // SAFETY: the caller's promise.
@@ -355,7 +358,7 @@ pub unsafe extern "C" fn octaplex_codec_finish(
     let finish = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let (codec, sums) = (codec_of(codec)?, given::values_mut(sums, sums_length)?);
+            let (codec, sums) = (codec_of(codec)?, arguments::values_mut(sums, sums_length)?);
             if !sums.len().is_multiple_of(codec.dim()) {
                 let why = "sums has the wrong length: pass [outputs][dim], a multiple of";
                 return Err(Failure::Expected(octaplex_status::Length, why, codec.dim()));

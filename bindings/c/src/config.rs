@@ -1,8 +1,8 @@
 //! The structs of a cache: its configuration, rows to append, options of attention, statistics. Structs that may grow
 //! begin with their size.
 
+use crate::arguments;
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
-use crate::given;
 use octaplex::cache::Center;
 use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Profile, Stats, bf16, f16};
 use std::borrow::Cow;
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn octaplex_config_init(
         profile: std::ptr::null(),
     };
     // SAFETY: the caller's promises.
-    unsafe { run(error, || given::fill(config, size, CONFIG_LEAST, defaults)) }
+    unsafe { run(error, || arguments::fill(config, size, CONFIG_LEAST, defaults)) }
 }
 
 /// Returns the configuration of all layers, and the caller's struct.
@@ -127,11 +127,11 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
         "the configuration is null: fill one in with octaplex_config_init",
     );
     // SAFETY: the caller's promises.
-    let config = unsafe { given::sized(config, CONFIG_LEAST) }?.ok_or(NULL)?;
+    let config = unsafe { arguments::sized(config, CONFIG_LEAST) }?.ok_or(NULL)?;
     let mut each = LayerConfig::new(config.kv_heads, config.key_dim, config.capacity);
     each.value_dim = config.value_dim;
     // SAFETY: the caller's promises.
-    let [keys, values] = unsafe { [given::text(config.keys)?, given::text(config.values)?] };
+    let [keys, values] = unsafe { [arguments::text(config.keys)?, arguments::text(config.values)?] };
     if config.bits != 0.0 && (keys.is_some() || values.is_some()) {
         let why = "bits chooses the codecs of keys and values: set bits, or keys and values, not both";
         return Err(Failure::Here(octaplex_status::Unsupported, why));
@@ -182,7 +182,7 @@ pub(crate) unsafe fn profiled(
     given: &octaplex_config,
 ) -> Result<Option<Vec<LayerConfig>>> {
     // SAFETY: the caller's promise.
-    let Some(profile) = (unsafe { given::text(given.profile) })? else { return Ok(None) };
+    let Some(profile) = (unsafe { arguments::text(given.profile) })? else { return Ok(None) };
     let mut layers = profile.parse::<Profile>()?.solve(cache, given.bits)?;
     layers.iter_mut().for_each(|layer| layer.layer = layer.layer.wrapping_add(given.first_layer));
     Ok(Some(layers))
@@ -246,7 +246,7 @@ pub(crate) unsafe fn rows<'a>(
 ) -> Result<Rows<'a>> {
     // SAFETY: the caller's promises.
     unsafe {
-        let tensor = given::values(tensor, 1)?[0];
+        let tensor = arguments::values(tensor, 1)?[0];
         Ok(match tensor.dtype {
             OCTAPLEX_F32 => Rows::F32(pack(&tensor, tensor.data.cast(), shape)?),
             OCTAPLEX_F16 => Rows::F16(pack(&tensor, tensor.data.cast(), shape)?),
@@ -269,7 +269,7 @@ unsafe fn pack<'a, T: Copy>(
     const OVERFLOW: Failure =
         Failure::Here(octaplex_status::Length, "the tokens and strides of a tensor overflow: check both");
     // SAFETY: the caller's promise.
-    let given = unsafe { given::values(data, tensor.length) }?;
+    let given = unsafe { arguments::values(data, tensor.length) }?;
     let of_head = tokens.checked_mul(width).ok_or(OVERFLOW)?;
     let all = of_head.checked_mul(heads).ok_or(OVERFLOW)?;
     let [head_stride, token_stride] = [(tensor.head_stride, of_head), (tensor.token_stride, width)]
@@ -340,7 +340,7 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
     let mut attend = Attend::default();
     // SAFETY: the caller's promises.
     unsafe {
-        let Some(given) = given::sized(options, size_of::<octaplex_attend>())? else { return Ok(attend) };
+        let Some(given) = arguments::sized(options, size_of::<octaplex_attend>())? else { return Ok(attend) };
         let some = |number: usize| (number > 0).then_some(number);
         attend.queries = some(given.queries);
         attend.scale = (given.scale != 0.0).then_some(given.scale);
@@ -348,8 +348,8 @@ pub(crate) unsafe fn attend<'a>(options: *const octaplex_attend) -> Result<Atten
         attend.window = some(given.window);
         attend.keep_sinks = given.keep_sinks != 0;
         attend.position = (given.has_position != 0).then_some(given.position);
-        attend.sink_logits = given::values(given.sink_logits, given.sink_logits_length)?;
-        attend.bias = given::values(given.bias, given.bias_length)?;
+        attend.sink_logits = arguments::values(given.sink_logits, given.sink_logits_length)?;
+        attend.bias = arguments::values(given.bias, given.bias_length)?;
         attend.first_head = given.first_head;
         attend.heads = some(given.heads);
     }
@@ -410,7 +410,7 @@ pub(crate) unsafe fn put_stats(place: *mut octaplex_stats, stats: &Stats, capaci
     let least = offset_of!(octaplex_stats, capacity) + size_of::<usize>();
     // SAFETY: the caller's promise.
     unsafe {
-        let size = given::values(place.cast::<usize>().cast_const(), 1)?[0];
-        given::fill(place, size, least, all)
+        let size = arguments::values(place.cast::<usize>().cast_const(), 1)?[0];
+        arguments::fill(place, size, least, all)
     }
 }

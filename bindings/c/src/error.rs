@@ -131,8 +131,8 @@ struct Message<'a> {
 
 impl Write for Message<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let room = self.bytes.len() - 1 - self.len;
-        let fits = text.floor_char_boundary(room.min(text.len()));
+        let left = self.bytes.len() - 1 - self.len;
+        let fits = text.floor_char_boundary(left.min(text.len()));
         for (to, byte) in self.bytes[self.len..].iter_mut().zip(text[..fits].bytes()) {
             *to = byte as c_char;
         }

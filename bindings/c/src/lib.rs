@@ -4,11 +4,11 @@
 //! frees. README.md shows how to build against it.
 #![allow(non_camel_case_types)] // names follow C
 
+mod arguments;
 mod cache;
 mod codec;
 mod config;
 mod error;
-mod given;
 mod snapshot;
 
 pub use cache::*;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn octaplex_verify(
 ) -> octaplex_status {
     let verify = || {
         // SAFETY: the caller's promises.
-        let (only, backend) = unsafe { (given::text(codec)?, given::backend(backend)?) };
+        let (only, backend) = unsafe { (arguments::text(codec)?, arguments::backend(backend)?) };
         let (mut memory, mut sums, mut differs) = (vec![0.0; verify::MEMORY], Vec::new(), None);
         let codecs = CodecSpec::all().iter().map(|codec| codec.name);
         for name in codecs.filter(|name| only.is_none_or(|only| only == *name)) {
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn octaplex_verify(
             return Err(Failure::Here(octaplex_status::Text, why));
         }
         // SAFETY: the caller's promise.
-        unsafe { given::put(checksum, verify::together(sums)) }?;
+        unsafe { arguments::put(checksum, verify::together(sums)) }?;
         differs.map_or(Ok(()), |name| Err(Failure::Differs(name)))
     };
     // SAFETY: the caller's promise.

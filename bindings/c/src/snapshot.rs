@@ -1,8 +1,8 @@
 //! Snapshots: saves a cache to bytes, and loads it.
 
+use crate::arguments;
 use crate::cache::{Inside, change, octaplex_cache, read};
 use crate::error::{Failure, Result, give, octaplex_error, octaplex_status, run};
-use crate::given;
 use octaplex::KvCache;
 use std::io::{self, Write};
 
@@ -75,12 +75,12 @@ pub unsafe extern "C" fn octaplex_cache_save_buffer(
     let save = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let needed = save(read(cache)?, given::values_mut(buffer, length)?)?;
+            let needed = save(read(cache)?, arguments::values_mut(buffer, length)?)?;
             if needed > length {
                 let why = "the buffer is too short, see octaplex_cache_serialized_length: expected at least this many bytes:";
                 return Err(Failure::Expected(octaplex_status::Length, why, needed));
             }
-            given::put(used, needed)
+            arguments::put(used, needed)
         }
     };
     // SAFETY: the caller's promise.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn octaplex_cache_load_buffer(
     let load = || {
         // SAFETY: the caller's promises.
         unsafe {
-            let bytes = given::values(buffer, length)?;
+            let bytes = arguments::values(buffer, length)?;
             match change(cache)? {
                 Inside::Heap(cache, backend) => {
                     let mut loaded = KvCache::load(bytes, *backend)?;

@@ -1,6 +1,6 @@
 //! The cache of a model. Threads may call it at once; a call that changes it waits for the others.
 
-use crate::given::{Floats, FloatsMut, bytes, floats};
+use crate::arrays::{Floats, FloatsMut, bytes, floats};
 use crate::work::work;
 use crate::{Error, OrRaise, Result, os_error, spec_or};
 use numpy::PyReadonlyArray1;
@@ -219,7 +219,7 @@ impl Cache {
         let more = |floats: &'_ Option<Floats>| {
             floats
                 .as_ref()
-                .map(|floats| floats.tensor().map(|x| crate::given::floats(x).into_owned()))
+                .map(|floats| floats.tensor().map(|x| crate::arrays::floats(x).into_owned()))
                 .transpose()
         };
         let (sink_logits, bias) = (more(&sink_logits)?.unwrap_or_default(), more(&bias)?.unwrap_or_default());

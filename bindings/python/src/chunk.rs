@@ -1,7 +1,7 @@
 //! The codec of chunks, which has no state.
 
+use crate::arrays::{Floats, FloatsMut, bytes};
 use crate::cache::center;
-use crate::given::{Floats, FloatsMut, bytes};
 use crate::work::work;
 use crate::{Error, OrRaise, Result, spec_or};
 use numpy::{PyReadonlyArray1, PyReadwriteArray1};

@@ -1,6 +1,6 @@
 //! Codecs without a cache.
 
-use crate::given::{Floats, bytes, floats};
+use crate::arrays::{Floats, bytes, floats};
 use crate::work::work;
 use crate::{OrRaise, Result, spec};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};

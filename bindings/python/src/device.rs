@@ -1,7 +1,7 @@
 //! Caches on a GPU: layers of several sequences. The Python classes know which cache owns which sequence.
 
+use crate::arrays::{Floats, OnDevice, RowsOnDevice, floats, stream};
 use crate::cache::{Cache, Options, Settings, numbers};
-use crate::given::{Floats, OnDevice, RowsOnDevice, floats, stream};
 use crate::work::work;
 use crate::{Error, OrRaise, OutOfMemory, Result};
 use octaplex::gpu::{self, Device, Failure, Layer};
@@ -52,7 +52,7 @@ pub(crate) struct DeviceCache {
 }
 
 /// Runs `work`. If memory is too short, allocates a quarter more, or the least that is needed, and runs it again.
-fn with_room<T>(
+fn growing<T>(
     layer: &mut Layer,
     work: impl Fn(&mut Layer) -> core::result::Result<T, gpu::Error>,
 ) -> core::result::Result<T, gpu::Error> {
@@ -60,11 +60,11 @@ fn with_room<T>(
         Err(gpu::Error::Full { needed, free }) => (needed, free),
         done => return done,
     };
-    let room = layer.paged_capacity();
-    let least = room + needed.saturating_sub(free) * layer.config().page;
+    let capacity = layer.paged_capacity();
+    let least = capacity + needed.saturating_sub(free) * layer.config().page;
     // One sequence is spare, or a fork that shares its pages. So the others never fill more than this.
     let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
-    if layer.grow(least.max((room + room / 4).min(most))).is_err() {
+    if layer.grow(least.max((capacity + capacity / 4).min(most))).is_err() {
         layer.grow(least)?;
     }
     work(layer)
@@ -191,7 +191,7 @@ impl DeviceCache {
     fn append(&self, py: Python, layer: usize, sequence: usize, rows: RowsOnDevice, on: usize) -> Result<()> {
         let (rows, on) = (rows.rows()?, stream(on));
         self.work(py, || {
-            with_room(&mut *self.layer(layer)?, |layer| layer.append_on(sequence, &rows, on)).or_raise()
+            growing(&mut *self.layer(layer)?, |layer| layer.append_on(sequence, &rows, on)).or_raise()
         })
     }
 
@@ -223,7 +223,7 @@ impl DeviceCache {
     /// Reads the GPU's count of tokens, and closes full pages.
     fn settle(&self, py: Python, layer: usize, on: usize) -> Result<()> {
         let on = stream(on);
-        self.work(py, || with_room(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
+        self.work(py, || growing(&mut *self.layer(layer)?, |layer| layer.settle_on(on)).or_raise())
     }
 
     /// Allocates memory for `tokens` tokens of each of `sequences` sequences.
@@ -243,7 +243,7 @@ impl DeviceCache {
     ) -> Result<()> {
         let (keys, values): (Tensor, Tensor) = (keys.tensor()?, values.tensor()?);
         self.work(py, || {
-            with_room(&mut *self.layer(layer)?, |layer| layer.append(sequence, keys, values)).or_raise()
+            growing(&mut *self.layer(layer)?, |layer| layer.append(sequence, keys, values)).or_raise()
         })
     }
 
@@ -340,7 +340,7 @@ impl DeviceCache {
                 return Err(Error::new_err(format!("expected a cache of {mine} layers, got {count}")));
             }
             for (number, from) in cache.layers().iter().enumerate() {
-                with_room(&mut *self.layer(number)?, |layer| layer.upload(sequence, from)).or_raise()?;
+                growing(&mut *self.layer(number)?, |layer| layer.upload(sequence, from)).or_raise()?;
             }
             Ok(())
         };

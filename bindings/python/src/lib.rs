@@ -1,11 +1,11 @@
 //! The extension module of the package `octaplex`. The package's Python code checks arrays: here they are one-dimensional,
 //! contiguous, and of a type that NumPy has. Calls release the interpreter's lock while they work.
 
+mod arrays;
 mod cache;
 mod chunk;
 mod codec;
 mod device;
-mod given;
 mod profile;
 mod work;
 

@@ -1,6 +1,6 @@
 //! Caches: a model's keys and values over time, and attention on them.
 
-use crate::memory::{expect_room, input, output, words};
+use crate::memory::{expect_memory, input, output, words};
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
@@ -44,10 +44,10 @@ fn page_bytes(config: &LayerConfig) -> u64 {
 /// The layers of a cache, with the codecs that a profile chooses.
 fn profiled(text: &str, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConfig>, Failure> {
     // The profile takes at most some times its text. Solving takes a step for each codec and layer.
-    expect_room(8 * text.len() as u64)?;
+    expect_memory(8 * text.len() as u64)?;
     let profile = text.parse::<Profile>().map_err(|error| misread(text, error))?;
     let codecs = text.lines().filter(|line| line.trim_start().starts_with(['k', 'v'])).count();
-    expect_room(128 * (codecs * profile.layers().min(config.layers)) as u64)?;
+    expect_memory(128 * (codecs * profile.layers().min(config.layers)) as u64)?;
     Ok(profile.solve(config, bits)?)
 }
 
@@ -120,7 +120,7 @@ impl Cache {
         if !(1..=1 << 16).contains(&layers) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());
         }
-        expect_room((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
+        expect_memory((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
         let layers = match (bits, profile) {
             (Some(bits), Some(profile)) => profiled(profile, &config, bits)?,
@@ -146,7 +146,7 @@ impl Cache {
     fn reserve(&mut self, layer: usize, queries: usize) -> Result<(), Failure> {
         let config = self.config(layer)?;
         if queries > self.queries {
-            expect_room(4 * config.scratch_len(queries) as u64)?;
+            expect_memory(4 * config.scratch_len(queries) as u64)?;
             self.cache.reserve(queries)?;
             self.queries = queries;
         }
@@ -156,7 +156,7 @@ impl Cache {
     fn append(&mut self, layer: usize, keys: Floats, values: Floats) -> Result<usize, Failure> {
         let config = *self.config(layer)?;
         let tokens = keys.len() / config.kv_heads / config.key_dim;
-        expect_room((tokens / config.page + 1) as u64 * page_bytes(&config))?;
+        expect_memory((tokens / config.page + 1) as u64 * page_bytes(&config))?;
         self.reserve(layer, 1)?;
         self.cache.append(layer, keys, values)?;
         Ok(tokens)
@@ -207,18 +207,18 @@ impl Cache {
     fn fork(&self) -> Result<usize, Failure> {
         let layers = self.cache.layers().iter();
         let bytes = layers.map(|layer| exact_bytes(layer.config()) + 8 * (layer.tokens() / 64) as u64 + 4096);
-        expect_room(bytes.sum())?;
+        expect_memory(bytes.sum())?;
         Ok(Self::handle(self.cache.fork()))
     }
 
     fn save(&self) -> Result<Box<[u8]>, Failure> {
         // A vector that grows may hold its bytes three times.
-        expect_room(4 * self.cache.stats().bytes as u64 + 4096 * self.cache.layers().len() as u64)?;
+        expect_memory(4 * self.cache.stats().bytes as u64 + 4096 * self.cache.layers().len() as u64)?;
         Ok(self.cache.save().into_boxed_slice())
     }
 
     fn load(bytes: &[u8]) -> Result<usize, Failure> {
-        expect_room(2 * bytes.len() as u64)?;
+        expect_memory(2 * bytes.len() as u64)?;
         Ok(Self::handle(KvCache::load(bytes, Backend::detect())?))
     }
 }

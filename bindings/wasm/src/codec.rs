@@ -1,6 +1,6 @@
 //! Codecs: vectors to bytes and back, scores and sums on the bytes.
 
-use crate::memory::{expect_room, input, output, words};
+use crate::memory::{expect_memory, input, output, words};
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
@@ -90,7 +90,7 @@ impl Coder {
             return Ok(self.codec.encode_page(rows, blocks)?);
         }
         expect_length("bytes of blocks", self.bytes_max(rows.len() / self.codec.dim()), blocks.len())?;
-        expect_room(blocks.len() as u64)?;
+        expect_memory(blocks.len() as u64)?;
         let encoded = self.codec.encode_rows(rows)?;
         blocks[..encoded.len()].copy_from_slice(&encoded);
         Ok(encoded.len())
@@ -101,7 +101,7 @@ impl Coder {
             self.codec.decode_page(blocks, rows)?;
         } else {
             expect_length("values of rows", self.rows(blocks)? * self.codec.dim(), rows.len())?;
-            expect_room(4 * rows.len() as u64)?;
+            expect_memory(4 * rows.len() as u64)?;
             rows.copy_from_slice(&self.codec.decode_rows(blocks)?);
         }
         Ok(rows.len())
@@ -116,7 +116,7 @@ impl Coder {
             return Ok(0);
         }
         if !self.plain {
-            expect_room(8 * (rows * len + scores.len()) as u64)?;
+            expect_memory(8 * (rows * len + scores.len()) as u64)?;
             scores.copy_from_slice(&self.codec.score_rows(queries, blocks)?);
             return Ok(scores.len());
         }
@@ -142,7 +142,7 @@ impl Coder {
             return Ok(0);
         }
         if !self.plain {
-            expect_room(8 * (weights.len() + sums.len()) as u64)?;
+            expect_memory(8 * (weights.len() + sums.len()) as u64)?;
             sums.copy_from_slice(&self.codec.attend_rows(weights, blocks)?);
             return Ok(sums.len());
         }

@@ -55,7 +55,7 @@ pub(crate) unsafe fn words<'a>(at: *const u8, length: usize) -> &'a str {
 }
 
 /// `Ok` if so many bytes can be had now: asked before a call that would panic in the middle without them.
-pub(crate) fn expect_room(bytes: u64) -> Result<(), Failure> {
+pub(crate) fn expect_memory(bytes: u64) -> Result<(), Failure> {
     let room = usize::try_from(bytes).is_ok_and(|bytes| Vec::<u8>::new().try_reserve_exact(bytes).is_ok());
     if room { Ok(()) } else { Err(Failure::Memory(bytes)) }
 }

@@ -1,7 +1,7 @@
 //! Whether this build computes what every other one does.
 
 use crate::codec::built;
-use crate::memory::expect_room;
+use crate::memory::expect_memory;
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::vec;
@@ -15,7 +15,7 @@ struct Table(Vec<(&'static str, Checksums)>);
 
 impl Table {
     fn compute() -> Result<usize, Failure> {
-        expect_room(4 * MEMORY as u64)?;
+        expect_memory(4 * MEMORY as u64)?;
         let mut memory = vec![0.0; MEMORY];
         let sums = built().map(|codec| Ok((codec.name, check(codec.name, Backend::detect(), &mut memory)?)));
         Ok(write(&Self(sums.collect::<Result<_, Failure>>()?)))

@@ -20,7 +20,12 @@ pub(super) fn read_cache_header(reader: &mut Reader) -> Result<usize, Error> {
 /// A few hundred bytes a layer must not become gigabytes. Codecs cost time and memory when they are built, so they may
 /// take 16 MiB plus 256 times the bytes. Windows are zeros until tokens are appended, so codecs and windows together may
 /// take 256 MiB plus 256 times the bytes.
-pub(crate) fn check_memory(codecs: usize, windows: usize, bytes: usize, at: usize) -> Result<(), Error> {
+pub(crate) fn check_snapshot_memory(
+    codecs: usize,
+    windows: usize,
+    bytes: usize,
+    at: usize,
+) -> Result<(), Error> {
     let allowed = bytes.saturating_mul(256);
     if codecs > allowed.saturating_add(1 << 24) {
         return damaged(at, "its codecs need far more memory than the bytes justify");
@@ -45,7 +50,7 @@ impl EmptyLayers {
         let codecs = keys.memory_bytes(key_dim).saturating_add(values.memory_bytes(value_dim));
         self.codecs = self.codecs.saturating_add(codecs).saturating_add(size_of::<SharedLayer>());
         self.windows = self.windows.saturating_add(Layout::new(config).front_bytes);
-        check_memory(self.codecs, self.windows, bytes, at)
+        check_snapshot_memory(self.codecs, self.windows, bytes, at)
     }
 }
 

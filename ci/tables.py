@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Compares the tables of the results pages, and sentences that follow from them, with the figures in docs/plots/*.csv.
+
+    ci/tables.py            prints PAGE:LINE: what differs, and fails if anything does
+    ci/tables.py --write    writes the rows of the tables; titles and sentences are yours to edit
+
+To add a table, put its figures into a file, one number a column, with units in the titles. The page needs a marker, an
+empty line and the titles. This script writes the rows below them.
+
+    <!-- table: plots/FILE.csv -->          the rows are those of the file
+    <!-- table: plots/FILE.csv NAME -->     `Tables.NAME` below yields the cells of each row
+
+Without a NAME, a column whose title starts with `(`, `to `, `±` or `,` joins the column on its left: `0.53 (+1.3%)`,
+`3.6 to 3.9`. A NAME is for ratios, and for a choice of rows. `sentences` has the sentences that are checked."""
+import csv
+import re
+import sys
+from collections import defaultdict
+from itertools import takewhile, zip_longest
+from math import prod
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+MARKER = re.compile(r"<!-- table: plots/(\S+)\.csv(?: (\w+))? -->")
+WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs"}  # files of pictures, or that pages only link to
+
+
+def read(name):
+    """The titles of a file, and its rows: lists of strings."""
+    with open(ROOT / f"docs/plots/{name}.csv", newline="") as file:
+        titles, *rows = csv.reader(file)
+    if any(len(row) != len(titles) for row in rows):
+        raise ValueError(f"{name}.csv has rows of different lengths")
+    return titles, rows
+
+
+def ratio(over, under, digits=2):
+    return f"{float(over) / float(under):.{digits}f}"
+
+
+def thousands(count, mark=","):
+    return f"{int(count):,}".replace(",", mark)
+
+
+def joined(titles, rows):
+    """The cells of a table without a NAME."""
+    for row in rows:
+        cells = []
+        for title, cell in zip(titles, row):
+            if title.startswith("("):
+                cells[-1] += cell and f" ({cell}{'%' if title.endswith('%)') else ''})"
+            elif title.startswith("to "):
+                cells[-1] += f" to {cell}" if cell != cells[-1] else ""
+            elif title.startswith("±"):
+                cells[-1] += cell and f" ± {cell}"
+            elif title.startswith(","):
+                cells[-1] += f", {cell or '-'}"
+            else:
+                cells.append(thousands(cell) if title == "tokens" and cell.isdigit() else cell)
+        yield cells
+
+
+# Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
+HEAD = {name: name for name in ("ggml f16", "ggml q8_0", "ggml q4_0")} | {
+    "turboquant:bits=4 / turboquant:bits=4": "`turboquant`",
+    "trellis:m=4 / trellis:m=4": "`trellis`",
+    "graded / trellis:m=4": "`graded` / `trellis`",
+}
+LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
+LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
+LLAMA |= {"ours, 2.3 bits": "`OCTAPLEX_BITS=2.3`"}
+
+
+class Tables:
+    def attention(titles, rows):
+        for codecs, ns, *others in rows:
+            yield codecs, ns, "1" if ns == rows[0][1] else ratio(rows[0][1], ns, 1), *others
+
+    def kernels(titles, rows):
+        """Two instruction sets in one cell."""
+        hidden = ("turboquant:bits=2", "trellis:m=8", "octopus", "hqmq", "tq3_0", "polarquant:bits=3", "q4_0")
+        avx2 = {row[1]: row[2:] for row in rows if row[0] == "AVX2"}
+        for isa, codec, *times in rows:
+            if isa == "AVX-512" and codec not in (*hidden, "256 bytes, read"):
+                cells = [f"{a}, {b}" if a else "-" for a, b in zip(times, avx2[codec])]
+                del cells[titles.index("score of 8") - 2]
+                yield codec if " " in codec else f"`{codec}`", *cells
+
+    def head(titles, rows):
+        """Times, and their shares of those of ggml's f16 on the same instructions."""
+        f16 = {isa: times for isa, codecs, *times in rows if codecs == "ggml f16"}
+        for isa, codecs, *times in rows:
+            if codecs in HEAD:
+                yield f"{isa}: {HEAD[codecs]}", *(f"{ns} ({ratio(ns, base)})" for ns, base in zip(times, f16[isa]))
+
+    def errors(titles, rows):
+        yield [error for _, error in rows]
+
+    def arm(titles, rows):
+        for call, *cells in rows:
+            what, codec = call.split(", ")
+            if codec in ("turboquant:bits=4", "trellis:m=4"):
+                yield f"{what}, `{codec}`", *cells
+
+    def gpu_steps(titles, rows):
+        plain = ("turboquant:bits=3", "turboquant:bits=2", "trellis:m=2")  # without their shares of cuDNN's time
+        for queries, keys, sequences, tokens, cudnn, *times in rows:
+            cells = [f"{us} ({ratio(us, cudnn)})" if us and title not in plain else us
+                     for title, us in zip(titles[5:], times)]
+            each = "" if sequences == "1" else " each"
+            yield f"{queries}/{keys}, {sequences}, {thousands(tokens)}{each}", cudnn, *cells
+
+    def wasm(titles, rows):
+        for score, ns, error in rows:
+            yield score, ns, ratio(ns, rows[0][1]), error
+
+    def profile_texts(titles, rows):
+        texts = defaultdict(list)
+        for model, _, tokens, bits, without, profile in rows:
+            if (model, tokens) == ("SmolLM2-135M", "1024"):
+                texts[bits].append(f"{without}, {profile}")
+        return ((bits, *cells) for bits, cells in texts.items())
+
+    def profile_gains(titles, rows):
+        """Geometric means over the texts."""
+        texts, ratios = defaultdict(list), defaultdict(list)
+        for model, text, tokens, bits, without, profile in rows:
+            if text not in texts[model, tokens]:
+                texts[model, tokens].append(text)
+            ratios[model, tokens, bits].append(float(profile) / float(without))
+        for (model, tokens), names in texts.items():
+            each = [ratios[model, tokens, bits] for bits in ("2.20", "2.70", "3.20")]
+            label = names[0] if len(names) == 1 else f"mean of {', '.join(names[:-1])} and {names[-1]}"
+            means = [f"{prod(of) ** (1 / len(of)):.2f}" if of else "" for of in each]
+            yield f"{model}, {label}", thousands(tokens), *means
+
+    def llama_speed(titles, rows):
+        """Medians of the runs, and speeds as multiples of llama.cpp's f16."""
+        speeds, memory = defaultdict(list), defaultdict(list)
+        for what, tokens, setting, speed, mib in rows:
+            speeds[what, tokens, setting].append(float(speed))
+            memory[what, tokens, setting].append(float(mib))
+        columns = ("prompt", "8192"), ("decode", "1024"), ("decode", "8192"), ("decode", "32768")
+        for setting, name in LLAMA.items():
+            cells = []
+            for column in columns:
+                speed, f16 = speeds[(*column, setting)], median(speeds[(*column, "f16")])
+                times = "" if setting == "f16" or not speed else f" ({ratio(median(speed), f16)}x)"
+                cells.append(f"{median(speed):.0f}{times}" if speed else "not measured")
+            mib = memory[(*columns[-1], setting)]
+            yield name, *cells, f"{median(mib):.0f}" if mib else "not measured"
+
+    def candle(titles, rows):
+        for model, tokens, *figures, equal, written in rows:
+            theirs, ours = figures[::2], figures[1::2]
+            times = [f"{a}, {b} ({ratio(b, a)})" for a, b in zip(theirs[:2], ours[:2])]
+            size = f"{thousands(theirs[2], ' ')}, {thousands(ours[2], ' ')}"
+            yield f"{model}, {thousands(tokens)}", *times, size, f"{equal} of {written}"
+
+    def chunk_bytes(titles, rows):
+        for stored, size in rows:
+            compression = int(rows[0][1]) / int(size)
+            yield stored, thousands(size, " "), f"{16 / compression:.3g}", f"{compression:.2g}"
+
+    def chunk_store(titles, rows):
+        raw = int(rows[0][1])
+        yield rows[0][0], rows[0][1], "16", *[""] * 5
+        for stored, size, encode, decode, error in rows[1:]:
+            gigabits = 8e-9 * (raw - int(size))
+            links = ratio(gigabits, encode, 1), ratio(gigabits, decode, 1)
+            yield stored, size, ratio(16 * int(size), raw), encode, decode, *links, error
+
+    def transformers_gpu(titles, rows):
+        for cache, sequences, tokens, *cells in rows:
+            yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
+
+
+def sentences():
+    """Pages, and words that each has to contain."""
+
+    def span(numbers):
+        return f"{min(numbers):.2f} to {max(numbers):.2f}"
+
+    # One query at 4,096, 32,768 and 131,072 tokens: shares of ggml's f16.
+    times = {row[1]: [float(ns) for ns in row[2:5]] for row in read("peers-attention")[1] if row[0] == "AVX-512"}
+    shares = [[ns / f16 for ns, f16 in zip(times[codecs], times["ggml f16"])] for codecs in list(HEAD)[3:]]
+    page, (turboquant, trellis, graded) = "docs/performance.md", shares
+    last = f"{turboquant[2]:.2f} (`turboquant`), {trellis[2]:.2f} (`trellis`) or {graded[2]:.2f} (the default)"
+    yield page, f"At 131,072 tokens attention takes {last} of the time of ggml's f16"
+    yield page, f"With AVX-512 one query takes {span(turboquant + trellis + graded)} of the time of ggml's f16."
+    reading = next(float(row[7]) for row in read("peers")[1] if row[1] == "256 bytes, read")
+    yield page, f"Reading 256 bytes per key, which is what f16 takes, needs {reading:.0f} ns."
+    steps = [float(row[5]) / float(row[4]) for row in read("gpu-steps")[1]]
+    yield page, f"a decode step takes {span(steps)} of the time of cuDNN's bf16**, with 4-bit `turboquant`"
+    ms = {row[0].strip("`"): float(row[5]) for row in read("whole-models")[1]}
+    ours = [ms[codec] for codec in ("turboquant", "trellis", "trellis:bits=2")]
+    yield page, f"takes {min(ours):.0f} to {max(ours):.0f} ms per token, and {ms['ggml f16']:.0f} ms on ggml's f16"
+    speed = [f"{1000 / ms[codec]:.1f}" for codec in ("trellis:bits=2", "ggml f16", "ggml q4_0")]
+    yield page, "{} tokens per second on 2.1 bits a value, {} on ggml's f16 and {} on its q4_0.".format(*speed)
+
+    _, _, *gains = next(Tables.profile_gains(*read("profiles")))
+    yield "docs/accuracy.md", "{} of it at 2.2 bits, {} at 2.7, {} at 3.2".format(*gains)
+    longer = [f"{row[4]}, {row[5]} at {row[3]} bits" for row in read("profiles")[1] if row[2] == "4096"]
+    yield "docs/notes/accuracy.md", f"of 4,096 tokens of the code has {' and '.join(longer)}."
+    ours, theirs = (next(row[9:15:2] for row in read("accuracy")[1] if row[0] == name)
+                    for name in ("`trellis:m=2`", "llama.cpp's `q4_0`, rotated"))
+    parts = [float(b) // float(a) for a, b in zip(ours, theirs)]
+    yield "docs/accuracy.md", f"has 1/{min(parts):.0f} to 1/{max(parts):.0f} of its KL on the 0.5B model"
+
+    _, rows = read("chunk-store")
+    shares = {row[0].strip("`"): ratio(rows[0][1], row[1]) for row in rows}
+    yield "docs/scale-out.md", f"{shares['turboquant']} for `turboquant`, {shares['trellis']} for `trellis`"
+
+
+def compare(text, used):
+    """The page with its tables written anew, and what differs: numbers of lines, and words."""
+    lines, wrong = text.split("\n"), []
+    for at, line in reversed(list(enumerate(lines))):  # from below, so that the numbers of lines stay
+        if not line.startswith("<!-- table"):
+            continue
+        marker = MARKER.fullmatch(line)
+        if not marker or lines[at + 1] or not re.match(r"\|[ :|-]+\|$", lines[at + 3]):
+            wrong.append((at, "this needs the form in ci/tables.py, an empty line and a table's titles behind it"))
+            continue
+        used.update(marker.groups())
+        old = list(takewhile(lambda line: line.startswith("|"), lines[at + 4 :]))
+        try:
+            new = list((getattr(Tables, marker[2]) if marker[2] else joined)(*read(marker[1])))
+        except (ArithmeticError, AttributeError, LookupError, OSError, ValueError) as error:
+            wrong.append((at, f"{marker[1]}.csv: {error!r}"))
+            continue
+        new = ["|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in new]
+        if any(row.count("|") != lines[at + 2].count("|") for row in new):
+            wrong.append((at + 2, f"{marker[1]}.csv has more or fewer columns than titles"))
+        both = enumerate(zip_longest(old, new, fillvalue="nothing"), at + 4)
+        wrong += [(row, f"is\n  {was}\nand {marker[1]}.csv has\n  {now}") for row, (was, now) in both if was != now]
+        lines[at + 4 : at + 4 + len(old)] = new
+    return "\n".join(lines), sorted(wrong)
+
+
+def main():
+    write, used, count = sys.argv[1:] == ["--write"], set(), 0
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        new, wrong = compare(text := path.read_text(), used)
+        if write and new != text:
+            path.write_text(new)
+            _, wrong = compare(new, used)
+        for line, what in wrong:
+            print(f"{path.relative_to(ROOT)}:{line + 1}: {what}")
+        count += len(wrong)
+    files = {path.stem for path in (ROOT / "docs/plots").glob("*.csv")} - WITHOUT_TABLE
+    for name in sorted(files.union(name for name in vars(Tables) if name[0] != "_") - used):
+        print(f"docs: no page has the table of {name}")
+        count += 1
+    for page, words in sentences():
+        if words not in " ".join((ROOT / page).read_text().split()):
+            print(f"{page}: does not say: {words}")
+            count += 1
+    if count:
+        sys.exit(f"differences: {count}. Where a file of docs/plots is right, run python3 ci/tables.py --write")
+    print(f"The tables of {len(files)} files are in order")
+
+
+if __name__ == "__main__":
+    main()
