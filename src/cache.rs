@@ -19,28 +19,8 @@
 //!  attend ◄─── score = q·centre + q·k̂ on the bytes; softmax; sums of v̂ on the bytes
 //! ```
 //!
-//! A ring in f16 holds the window. It also holds the rows of the newest closed pages, because a rollback of
-//! `max_rollback` tokens may open these pages again:
-//!
-//! ```text
-//!  positions   sinks │ pages ……………………………… │ pages whose rows are in the ring │ window          │
-//!              0       sinks                 kept                              start             next
-//!              ◄── floor: dropped behind a sliding window
-//! ```
-//!
-//! `start` follows from `kept` and `next` alone (`LayerConfig::closed`). So a rollback to a position finds the same
-//! pages closed as when the layer first reached it. The first page that closes decides the balance and the prefix
-//! centre. If a rollback opens that page again, both are undecided again, except for a calibrated balance. Positions
-//! never change, because keys carry their rotary embedding.
-//!
-//! In memory, the ring has a whole number of pages, so a page never wraps around its end. `place` is where the row of
-//! `kept` lies:
-//!
-//! ```text
-//!  ring        │ window: newest rows │ free │ rows of closed pages │ window: oldest rows │
-//!              0                     │      place                  place_of(start)       ring
-//!                                    place_of(next): the next row goes here
-//! ```
+//! `max_rollback` tokens can be taken back without a trace: the rows of the newest closed pages stay in f16 for that.
+//! Positions never change, because keys carry their rotary embedding.
 
 #[cfg(feature = "alloc")]
 mod builder;
@@ -126,7 +106,30 @@ pub struct Layer<K, V, S> {
     pub(crate) store: S,
 }
 
-/// Says where a layer's tokens are. The drawings at the top of this file show the fields.
+/// Says where a layer's tokens are.
+///
+/// A ring in f16 holds the window. It also holds the rows of the newest closed pages, because a rollback of
+/// `max_rollback` tokens may open these pages again:
+///
+/// ```text
+///  positions   sinks │ pages ……………………………… │ pages whose rows are in the ring │ window          │
+///              0       sinks                 kept                              start             next
+///              ◄── floor: dropped behind a sliding window
+/// ```
+///
+/// `start` follows from `kept` and `next` alone (`LayerConfig::closed`). So a rollback to a position finds the same
+/// pages closed as when the layer first reached it. The first page that closes decides the balance and the prefix
+/// centre. If a rollback opens that page again, both are undecided again, except for a calibrated balance. Positions
+/// never change, because keys carry their rotary embedding.
+///
+/// In memory, the ring has a whole number of pages, so a page never wraps around its end. `place` is where the row of
+/// `kept` lies:
+///
+/// ```text
+///  ring        │ window: newest rows │ free │ rows of closed pages │ window: oldest rows │
+///              0                     │      place                  place_of(start)       ring
+///                                    place_of(next): the next row goes here
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct State {
     /// Position of the next token.

@@ -74,8 +74,8 @@ pub struct CellConfig {
     /// Pages that stay open, at least 1. One more than there are streams keeps the newest 64 to 127
     /// tokens of each stream exact.
     pub open_pages: usize,
-    /// Whether keys are divided, and queries multiplied, by a diagonal that makes the errors of
-    /// channels count alike.
+    /// Whether keys are divided, and queries multiplied, by a balance: one factor for each channel,
+    /// so that the errors of all channels count alike.
     pub balance: bool,
 }
 

@@ -80,7 +80,7 @@ pub struct ChunkConfig {
     pub page: usize,
     /// What is subtracted from keys. A prefix centre is the mean of all keys of the chunk.
     pub center: Center,
-    /// Whether keys are divided by a diagonal, decided from all keys of the chunk.
+    /// Whether keys are divided by a balance, one factor for each channel, decided from all keys of the chunk.
     pub balance: bool,
     /// The layout of the tensor.
     pub layout: ChunkLayout,

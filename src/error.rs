@@ -287,12 +287,16 @@ impl fmt::Display for Error {
                 list(f, crate::codebook::WIDTHS.iter(), ",")
             }
             Self::Corrupt { block } => {
-                write!(f, "block {block} holds an infinite, NaN or out-of-range value")
+                write!(
+                    f,
+                    "block {block} holds an infinite, NaN or out-of-range value: it is damaged, or another codec wrote it"
+                )
             }
             Self::Full { capacity, needed } => {
                 write!(
                     f,
-                    "the cache is full: its capacity is {capacity} tokens, and this call needs {needed}"
+                    "the cache is full: its capacity is {capacity} tokens, and this call needs {needed}; \
+                     create it with a larger capacity, or remove tokens"
                 )
             }
             Self::Memory { what, bytes } => {
@@ -303,7 +307,7 @@ impl fmt::Display for Error {
                 "the sliding window needs the tokens from position {visible} on, but those before {held} were dropped: \
                  configure a max_rollback of {max_rollback}, or clear the layer and append again"
             ),
-            Self::Empty => f.write_str("the cache has no tokens to attend to"),
+            Self::Empty => f.write_str("the cache has no tokens to attend to: append some first"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),
             Self::Profile { line: 0, why } => write!(f, "profile: {why}"),
             Self::Profile { line, why } => write!(f, "profile, line {line}: {why}"),

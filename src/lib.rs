@@ -3,7 +3,8 @@
 //!
 //! # A cache
 //!
-//! [`KvCache`] holds the keys and values of a model's layers. It needs the feature `alloc`, which is on by default.
+//! [`KvCache`] holds the keys and values of one sequence, in all layers of a model. For a batch, create one cache for
+//! each sequence. It needs the feature `alloc`, which is on by default.
 //!
 //! ```
 //! use octaplex::{Error, KvCache};
@@ -13,8 +14,8 @@
 //! let mut cache = KvCache::builder(2, kv_heads, width, 32_768).query_heads(query_heads).build()?;
 //!
 //! let prompt = vec![0.5; kv_heads * tokens * width]; // [heads][tokens][width], in f32, f16 or bf16
-//! cache.append(0, &prompt, &prompt)?; // layer 0
-//! assert_eq!(cache.stats().paged_tokens, 896); // compressed; the others are still exact
+//! cache.append(0, &prompt, &prompt)?; // layer 0; keys come after the rotary embedding
+//! assert_eq!(cache.stats().paged_tokens, 896); // compressed; the other 104 are still in f16
 //!
 //! let mut output = vec![0.0; query_heads * width];
 //! cache.attend(0, &vec![0.1; query_heads * width], &mut output)?; // the newest token's queries
@@ -34,10 +35,13 @@
 //!
 //! | you want | keys | values | bits a value |
 //! |---|---|---|---|
-//! | the default | `graded` | `trellis` | 3.2 |
-//! | output close to f16 | `graded:bits=4` | `trellis:m=8` | 4.2 |
-//! | the smallest useful cache | `graded:bits=2` | `trellis:m=2` | 2.2 |
+//! | the default | `graded` | `trellis` | 3.1 to 3.2 |
+//! | output close to f16 | `graded:bits=4` | `trellis:m=8` | 4.1 to 4.2 |
+//! | the smallest useful cache | `graded:bits=2` | `trellis:m=2` | 2.1 to 2.2 |
 //! | fast encoding | `turboquant` | `turboquant` | 4.1 |
+//!
+//! Bits are those of pages: the smaller figure at widths of 128 and more, the larger at 64. `m` is the number of
+//! centroids. `trellis` has 2, 3 or 4 bits with `m=2`, `m=4` (its default) or `m=8`, also written `bits=2` to `bits=4`.
 //!
 //! `KvCache::builder(..).bits(2.5)` chooses codecs for a budget, and `.keys("trellis").values("turboquant:bits=3")`
 //! names them. The [list of codecs][list] has all of them, and [Choosing a codec][choosing] compares them.
@@ -60,7 +64,8 @@
 //! |---|---|
 //! | `alloc` (default) | everything that needs a heap: `KvCache`, chunks, cells, profiles |
 //! | `codecs` (default) | all codecs; `trellis`, `turboquant` and other families alone make small programs |
-//! | `std`, `rayon` | run-time detection on ARM; threads |
+//! | `std` | detection of ARM's dot-product instructions at run time, faster checksums |
+//! | `rayon` | threads |
 //! | `serde` | serialises specs, profiles and configurations |
 //! | `cuda`, `hip` | the module `gpu` |
 //!

@@ -262,7 +262,7 @@ fn the_readmes_table() {
     };
     let range = |row: &str| format!("{:.2} to {:.2}", share(row, f64::min), share(row, f64::max));
     let words = format!(
-        "With AVX-512 its attention takes {} of the time of ggml's f16, with AVX2 {}. There, `turboquant` takes {}.",
+        "With AVX-512 its attention takes {} of the time of ggml's f16, with AVX2 {}. With AVX2, `turboquant` takes {}.",
         range("AVX-512: `graded` / `trellis`"),
         range("AVX2: `graded` / `trellis`"),
         range("AVX2: `turboquant`")

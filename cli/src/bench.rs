@@ -28,12 +28,16 @@ Examples:
   octaplex bench --backend avx2 --json bench.json
   octaplex bench --device cuda --codecs \"turboquant; trellis\"
 
-l2 is 4,096 vectors; memory is 1,048,576, the same 4,096 blocks repeated. Each
-number is the fastest of many passes on one core; build is one codec's
-construction, for one head. Codecs take turns with f16-fma, the dot product
-with plain f16 rows as fast as this CPU allows, so that ratios within a run are
-fair. On a GPU (a build with --features cuda, or hip for AMD's): a decode
-step's and encoding's microseconds.";
+The second table repeats the 4,096 blocks of the first, so that they come from
+memory. In the JSON the tables are called l2 and memory. build is the time to
+construct a codec for one head. Each number is the fastest of many passes on
+one core.
+
+f16-fma is the baseline: the fastest dot product with plain f16 rows on this
+CPU. Codecs take turns with it, so compare them within one run.
+
+On a GPU (a build with --features cuda, or hip for AMD's) the numbers are
+microseconds of a decode step and of encoding.";
 
 /// Arguments of `bench`.
 #[derive(Args)]

@@ -98,7 +98,7 @@ pub(crate) struct Compare {
     /// Tokens of a page: 64, 128 or 256
     #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
     page: usize,
-    /// Keys and values (tensors k and v, or .npy [2, ...]) that another program decoded: a row; may be repeated
+    /// Add a row for another program: the keys and values that it decoded (tensors k and v, or .npy [2, ...]); may be repeated
     #[arg(
         help_heading = "Beside another program",
         long,
@@ -106,13 +106,13 @@ pub(crate) struct Compare {
         requires = "reconstructed_bits"
     )]
     reconstructed: Vec<PathBuf>,
-    /// Bits a value that it stored, everything counted: 4.25, or 4.25/3.5 for keys/values; one for each file
+    /// Bits a value that this program stored, everything counted: 4.25, or 4.25/3.5 for keys/values; one for each file
     #[arg(help_heading = "Beside another program", long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
     reconstructed_bits: Vec<(f64, f64)>,
-    /// What to call it; by default its file's name
+    /// Name of this row [default: the file's name]
     #[arg(help_heading = "Beside another program", long, value_name = "NAME", requires = "reconstructed")]
     reconstructed_name: Vec<String>,
-    /// Bits per value to recommend codecs for; also prints what the library chooses for them [default: 3.2]
+    /// Recommend codecs for this many bits a value; also print what the library chooses for it [default: 3.2]
     #[arg(long, value_name = "BITS", value_parser = parse_budget)]
     budget: Option<f64>,
     /// Show all columns, however wide the terminal is

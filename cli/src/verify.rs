@@ -10,7 +10,7 @@ use std::process::ExitCode;
 /// Arguments of `verify`.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Exit code 1 where a checksum is another one.\n\nExample:\n  octaplex verify --backend scalar"
+    after_help = "The exit code is 1 if a checksum differs.\n\nExample:\n  octaplex verify --backend scalar"
 )]
 pub(crate) struct Verify {
     /// Instructions to use; `octaplex info` lists them

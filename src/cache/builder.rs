@@ -27,8 +27,8 @@ impl KvCache {
     ///
     /// `capacity` is the largest number of tokens. Memory grows with the tokens up to this number.
     ///
-    /// The default is `graded` keys and `trellis` values, at 3.2 bits a value. [`LayerConfig::new`] lists the defaults
-    /// of all widths.
+    /// The default is `graded` keys and `trellis` values, at 3.1 to 3.2 bits a value. [`LayerConfig::new`] lists the
+    /// defaults of all widths. A cache holds one sequence.
     ///
     /// ```
     /// use octaplex::{Error, KvCache};

@@ -82,7 +82,9 @@ impl SharedLayer {
     }
 }
 
-/// Holds the keys and values of all layers of a model, compressed, and computes attention on them.
+/// Holds the compressed keys and values of one sequence in all layers of a model, and computes attention on them.
+///
+/// For a batch, create one cache for each sequence. [`fork`](Self::fork) shares the pages of a common prompt.
 ///
 /// Begin with [`KvCache::builder`]. [`KvCache::new`] creates layers with different widths and codecs.
 ///
@@ -229,6 +231,8 @@ impl KvCache {
 
     /// Decides a layer's balance from a prompt's keys and queries: [`Layer::calibrate`].
     ///
+    /// This has nothing to do with the command `octaplex calibrate`, which writes a [`Profile`](crate::Profile).
+    ///
     /// # Errors
     /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::calibrate`].
     pub fn calibrate(&mut self, layer: usize, keys: &[f32], queries: &[f32]) -> Result<(), Error> {
@@ -238,7 +242,8 @@ impl KvCache {
     /// Appends tokens to a layer.
     ///
     /// `keys` are \[kv_heads]\[tokens]\[key width] and `values` are \[kv_heads]\[tokens]\[value width], in f32, f16 or
-    /// bf16. [`Rows`] describes other orders. Tokens appended one by one or many at a time give the same bytes.
+    /// bf16. Keys come after the rotary embedding; the cache does not rotate them by position. [`Rows`] describes other
+    /// orders. Tokens appended one by one or many at a time give the same bytes.
     ///
     /// # Errors
     /// [`Error::Missing`] for a layer that is out of range, and errors of [`Layer::append`]. The cache is then as it
@@ -255,6 +260,8 @@ impl KvCache {
     }
 
     /// Computes causal attention of the newest tokens' queries, with scores scaled by 1/√width.
+    ///
+    /// Append the tokens first: each query sees its own token and all before it.
     ///
     /// `queries` are \[query heads]\[queries]\[key width] and `output` is \[query heads]\[queries]\[value width], in
     /// f32, f16 or bf16. [`Rows`] describes other orders. Query head h uses key/value head h / (query heads / key/value

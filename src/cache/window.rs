@@ -198,10 +198,10 @@ impl Window<'_> {
 impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Appends tokens.
     ///
-    /// Keys and values are \[kv_heads]\[tokens]\[width], in f32, f16 or bf16. [`Rows`] describes other orders. Tokens
-    /// appended one by one or many at a time give the same bytes. `scratch` has as many values as
-    /// [`scratch_len`](crate::LayerConfig::scratch_len) returns. [`LayerCache`](crate::cache::LayerCache) has an
-    /// example.
+    /// Keys and values are \[kv_heads]\[tokens]\[width], in f32, f16 or bf16. Keys come after the rotary embedding.
+    /// [`Rows`] describes other orders. Tokens appended one by one or many at a time give the same bytes. `scratch` has
+    /// as many values as [`scratch_len`](crate::LayerConfig::scratch_len) returns.
+    /// [`LayerCache`](crate::cache::LayerCache) has an example.
     ///
     /// # Errors
     /// * [`Error::Full`] if the tokens do not fit the capacity.

@@ -9,7 +9,7 @@ use octaplex::{Backend, KvCache, LayerConfig, Stats};
 use std::ffi::c_void;
 use std::slice;
 
-/// Compressed keys and values of a model's layers.
+/// Compressed keys and values of one sequence, in all layers of a model. A batch needs one cache for each sequence.
 ///
 /// Calls that take it `const` may run at once on any threads. All other calls need exclusive access. A cache created by
 /// `octaplex_cache_create_in` needs exclusive access for every call, because its calls share scratch memory.
@@ -280,8 +280,8 @@ fn config_of(inside: &Inside, layer: usize) -> Result<LayerConfig> {
     }
 }
 
-/// Appends `tokens` tokens to a layer: keys and values of all heads. The bytes do not depend on how many tokens a call
-/// appends. After an error the cache is unchanged.
+/// Appends `tokens` tokens to a layer: keys and values of all heads. Keys come after the rotary embedding. The bytes
+/// do not depend on how many tokens a call appends. After an error the cache is unchanged.
 ///
 /// # Safety
 /// The tensors' data are readable.
@@ -321,6 +321,7 @@ pub unsafe extern "C" fn octaplex_cache_append(
 
 /// Decides a layer's balance from keys and queries of a prompt, which is better than from keys alone. Call it before
 /// the first page closes. Keys are `[kv heads][tokens][width]`, queries `[query heads][queries][width]`.
+/// The command `octaplex calibrate` is something else: it writes a profile.
 ///
 /// # Safety
 /// The buffers have their lengths.

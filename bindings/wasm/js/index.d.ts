@@ -83,68 +83,68 @@ export interface Codec extends Disposal {
 export interface CacheOptions {
   /** Attention layers; 1 by default. */
   layers?: number;
-  /** The first and the last so many layers are kept in f16; 0 by default. */
+  /** n: the first n and the last n layers stay in f16. 0 by default. */
   boundaryLayers?: number;
   kvHeads: number;
   /** Query heads, a multiple of `kvHeads`. Without it, each call of `attend` must say `queries`; snapshots do not hold it. */
   queryHeads?: number;
-  /** Width of keys and values, or each on its own. */
+  /** Width of keys and values. Or set `keyDim` and `valueDim`. */
   headDim?: number;
   keyDim?: number;
   valueDim?: number;
-  /** Tokens that a layer holds at most. */
+  /** The largest number of tokens that a layer holds. */
   capacity: number;
   /**
-   * Specs. The default is `graded` keys and `trellis` values, 3.2 bits a value; keys are `trellis` at the widths 32, 80, 96,
-   * 112 and 576. llama.cpp's `f16`, `q8_0`, `q4_0` … have its bytes without its rotation.
+   * Specs of the codecs. The default is `graded` keys and `trellis` values, 3.1 to 3.2 bits a value. At the widths 32, 80,
+   * 96, 112 and 576 keys are `trellis`. `q8_0` and `q4_0` are the bytes of ggml's blocks, without llama.cpp's rotation.
    */
   keys?: string;
   values?: string;
-  /** llama.cpp's names of these two. */
+  /** llama.cpp's names for `keys` and `values`. */
   cache_type_k?: string;
   cache_type_v?: string;
   /**
-   * Chooses `keys` and `values`: the most accurate codecs whose pages take at most so many bits a value, everything counted.
-   * From 2.1 at a width of 128, 2.3 at 32.
+   * Chooses `keys` and `values`: the most accurate codecs whose pages take at most this many bits a value, everything
+   * counted. At least 2.1 at a width of 128, and 2.3 at 32.
    */
   bits?: number;
   /**
-   * The text of a model's profile (`octaplex calibrate` writes it). It spends `bits`, which it needs, where the model needs
-   * them: each layer has codecs of its own, which `shape(layer)` says.
+   * The text of a model's profile, which `octaplex calibrate` writes. It needs `bits`, and spends them where the model needs
+   * them. Each layer then has its own codecs; `shape(layer)` returns them.
    */
   profile?: string;
   /** Tokens of a page: 64 (by default), 128 or 256. */
   page?: number;
-  /** The first tokens, exact for ever; 4 by default. */
+  /** Number of first tokens that stay in f16 for ever. 4 by default. */
   sinkTokens?: number;
-  /** At least so many of the newest tokens are exact; 64 by default. */
+  /** At least this many of the newest tokens stay in f16. 64 by default. */
   recentWindow?: number;
-  /** What is subtracted from keys; `page` by default. */
+  /** The mean to subtract from keys: each page's own (the default), that of the first keys (`prefix`), or none. */
   center?: "off" | "prefix" | "page";
-  /** Whether a diagonal makes keys' channels count alike; true by default. */
+  /** Whether keys are divided by a scale for each channel, so that the errors of all channels count alike. True by default. */
   balance?: boolean;
-  /** Queries see so many tokens; by default, all. */
+  /** The number of tokens that a query sees, its own included. By default all. */
   slidingWindow?: number;
-  /** So many tokens can be taken back without a trace; 64 by default. */
+  /** `truncate` restores the exact earlier state up to this many tokens back. 64 by default. */
   maxRollback?: number;
 }
 
 export interface AttendOptions {
-  /** Queries of each query head. Counted where the cache knows its `queryHeads`: otherwise needed. */
+  /** Queries of each query head. Needed unless the cache knows its `queryHeads`; then they are counted. */
   queries?: number;
-  /** 1/√width by default. */
+  /** Factor of the logits: scale·q·k. 1/√width by default. */
   scale?: number;
-  /** logit = cap·tanh(logit/cap). */
+  /** Soft cap, applied before the bias: cap·tanh(logit/cap). */
   softCap?: number;
-  /** A query sees so many positions. */
+  /** The number of positions that a query sees. By default the layer's sliding window, or all. */
   window?: number;
-  /** Whether the sinks are seen from beyond the window as well. */
+  /** Whether queries also see the sinks outside the window. */
   keepSinks?: boolean;
-  /** A logit of each query head that takes weight and gives nothing. */
+  /** A logit for each query head, which takes weight and adds nothing to the output. */
   sinkLogits?: Float32Array;
   /** Added to the logits: [positions] or [query heads][positions]; -∞ hides a token. */
   bias?: Float32Array;
-  /** Position of the first query; by default the block is at the end. */
+  /** Position of the first query. By default the last query is at the newest token. */
   position?: number;
 }
 
@@ -160,50 +160,62 @@ export interface Shape {
   values: string;
 }
 
-/** What a cache holds, all layers together. Counts of tokens are those of the layer that has most. */
+/** Counts what a cache holds, over all layers. Counts of tokens are those of the layer with the most tokens. */
 export interface Stats {
-  /** That attention can see. */
+  /** Tokens that attention can see. */
   tokens: number;
+  /** Visible tokens in pages. */
   pagedTokens: number;
+  /** Tokens whose rows are held in f16: sinks, the window, and tokens of closed pages that `truncate` may open again. */
   exactTokens: number;
   nextPosition: number;
   evictedTokens: number;
   decodedTokens: number;
-  /** In use; pages that forks share in full. */
+  /** Bytes in use. Pages that forks share count in full. */
   bytes: number;
+  /** Bytes of pages. */
   pagedBytes: number;
+  /** Bytes of pages that another fork also holds. */
   sharedBytes: number;
+  /** Bytes that no other fork holds. */
   ownBytes: number;
+  /** Number of values that `bytes` encode. */
   values: number;
   /** Heads whose keys are balanced, once that is decided. */
   balancedHeads: number;
   bitsPerValue: number;
 }
 
-/** A model's keys and values, compressed, and attention on them. */
+/**
+ * The compressed keys and values of one sequence, in all layers of a model, and attention on them. For a batch, create one
+ * cache for each sequence.
+ */
 export interface Cache extends Disposal {
   readonly layers: number;
   shape(layer?: number): Shape;
-  /** Bits that a value in a page of a layer takes, keys and values together, everything counted: what a long context tends to. */
+  /** Returns the bits a value in a layer's pages, keys and values together. A long context approaches this rate. */
   pageBits(layer?: number): number;
-  /** Adds tokens to a layer: [head][token][width]. On an error the layer is as it was. */
+  /** Appends tokens to a layer: [head][token][width], keys after the rotary embedding. After an error the layer is unchanged. */
   append(layer: number, keys: Rows, values: Rows, options?: { format?: "f32" | "f16" | "bf16" }): void;
-  /** Decides a layer's balance from a prompt's keys and queries, before they are appended. */
+  /**
+   * Decides a layer's balance from a prompt's keys and queries, before they are appended. The command `octaplex calibrate` is
+   * something else: it writes a profile.
+   */
   calibrate(layer: number, keys: Float32Array, queries: Float32Array): void;
-  /** Queries and outputs are [query head][query][width]. */
+  /** Computes causal attention. Queries and outputs are [query head][query][width]; the last query is at the newest token. */
   attend(layer: number, queries: Float32Array, options?: AttendOptions, out?: Float32Array): Float32Array;
-  /** q·k of one head, [query][token], unscaled and unmasked. */
+  /** Computes q·k of one key/value head, [query][token], without scale and mask. */
   scores(layer: number, head: number, queries: Float32Array, out?: Float32Array): Float32Array;
-  /** Σ weight·v of one head, weights [query][token]. */
+  /** Computes Σ weight·v of one key/value head. Weights are [query][token]. */
   accumulate(layer: number, head: number, weights: Float32Array, out?: Float32Array): Float32Array;
-  /** Forgets the tokens from a position on. */
+  /** Removes the tokens from a position on. */
   truncate(position: number): void;
-  /** Drops the whole pages within positions; returns the tokens dropped, all layers together. */
+  /** Drops the pages that lie entirely in positions `from` to `to` (excluded). Returns the dropped tokens, summed over layers. */
   evict(from: number, to: number): number;
   clear(): void;
-  /** A second cache with the same tokens, which shares the pages. */
+  /** Creates a second cache with the same tokens. The two share pages. */
   fork(): Cache;
-  /** A snapshot, for `loadCache`. */
+  /** Returns a snapshot, for `loadCache`. */
   save(): Uint8Array;
   stats(): Stats;
 }

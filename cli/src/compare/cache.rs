@@ -24,7 +24,7 @@ pub(super) struct CacheOptions {
     /// Measure one whole cache, token by token as an engine runs it: the first and newest tokens exact, the others in pages
     #[arg(help_heading = "A whole cache", long, conflicts_with_all = ["codecs", "all", "wide", "html", "svg", "budget", "reconstructed", "device"])]
     pub(super) cache: bool,
-    /// Codec of the cache's keys [default: graded:bits=3, or trellis:bits=3 where the width has no grades]
+    /// Codec of the cache's keys [default: graded:bits=3, or trellis:bits=3 at widths that graded does not support]
     #[arg(help_heading = "A whole cache", long, value_name = "SPEC", requires = "cache")]
     k: Option<String>,
     /// Codec of its values [default: trellis:bits=3]

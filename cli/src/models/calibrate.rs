@@ -1,4 +1,4 @@
-//! `calibrate`: which layers of a model need their bits, measured once and kept as a profile.
+//! `calibrate`: which layers of a model need more bits, measured once and kept as a profile.
 
 use super::baseline::Baseline;
 use super::kept::{self, Kept};
@@ -27,13 +27,15 @@ Examples:
   octaplex perplexity --model smollm2.gguf --text other.txt --budget 2.2 \\
       --profile smollm2.octaprofile
 
-It measures the KL divergence of the next token with one layer's keys, or its
-values, compressed to 2 bits and all else exact: their sensitivity. It also runs
-all layers' keys, and values, at each rate: how errors grow. Any budget follows
-from both. The profile is a small text. It needs no other file of this model.
+The command compresses one layer's keys, or its values, to 2 bits, keeps all
+else exact, and measures the KL divergence of the next token. That is the
+sensitivity of these keys or values. It then compresses the keys of all layers
+with each codec, and the values likewise, to see how the KL grows with fewer
+bits. The profile holds both results, as a small text. --profile FILE then
+chooses codecs for any --budget.
 
-Each result is kept at once, in FILE.part beside the profile. A run that was
-interrupted goes on when it is started again.";
+Each result is written at once to a file with .part added to the profile's name.
+If the run is interrupted, start it again: it continues from there.";
 
 /// Arguments of `calibrate`.
 #[derive(Args)]
@@ -41,7 +43,7 @@ interrupted goes on when it is started again.";
 pub(crate) struct Calibrate {
     #[command(flatten)]
     model: ModelOptions,
-    /// A text in UTF-8, read from its start; ordinary prose serves code as well
+    /// A text in UTF-8, read from its start; prose will do, also for models that will read code
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
     /// Where the profile goes

@@ -22,20 +22,20 @@ Examples:
   octaplex generate --model smollm2.gguf --prompt \"The capital of France is\" \\
       --k trellis:bits=4 --v turboquant:bits=3
 
-Always the likeliest token, so the same text every time. It goes to standard
-output as it is written; then come its speed and the bytes of the cache, and how
-these grew in the JSON. The first 132 tokens of a text stay exact: a longer
-prompt shows what is saved. With --beside-f16 a second cache in f16 takes the same tokens in turn, so
-that both times are of the same minutes: decoding only, the prompt is not in
-them.
+The next token is always the likeliest one, so every run writes the same text.
+The text goes to standard output. Its speed and the bytes of the cache follow;
+the JSON also has how the bytes grew. The cache compresses nothing before the
+first 132 tokens are there, so use a longer prompt to see savings. --beside-f16
+runs a second cache in f16 on the same tokens. The two take turns, so a busy
+machine slows both. The times are of decoding, without the prompt.
 
-With --session FILE the tokens and their compressed cache are kept, those of the
-prompt and those written. A later run whose prompt begins with the same tokens
-computes the others alone. Where it differs, what is before that is kept, cut at
-the start of a page if need be; the newest of these tokens may then be
-compressed that a fresh run would have exact. Model, codecs and layout have to
-be the same. What a fresh prefill would take is estimated from the longest one
-of the session, or measured with --beside-fresh.";
+--session FILE keeps all tokens and their compressed cache in FILE. A later run
+whose prompt begins with the same tokens computes only the others. If the prompt
+differs somewhere, the tokens before that place are kept, if need be only up to
+the start of a page. The newest of them may then be compressed, where a new
+cache would have them in f16. Model, codecs and layout must be the same. The
+run also says how long the prompt would take from an empty cache. This is an
+estimate from the session's longest prompt; --beside-fresh measures it.";
 
 /// Arguments of `generate`.
 #[derive(Args)]
@@ -51,16 +51,16 @@ pub(crate) struct Generate {
     /// Continue the start of this file instead
     #[arg(long, value_name = "FILE", requires = "tokens")]
     text: Option<PathBuf>,
-    /// Tokens of it
+    /// Tokens to read from that file
     #[arg(long, value_name = "N")]
     tokens: Option<usize>,
     /// Tokens to write, at most
     #[arg(long, value_name = "N", default_value_t = 128)]
     new: usize,
-    /// A cache in f16 beside this one
+    /// Also run a cache in f16, to compare speed and bytes
     #[arg(long)]
     beside_f16: bool,
-    /// Keep tokens and cache in this file, and go on from what is there
+    /// Keep tokens and cache in this file; continue from it if it exists
     #[arg(long, value_name = "FILE")]
     session: Option<PathBuf>,
     /// Also read the prompt into an empty cache, and time that

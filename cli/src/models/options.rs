@@ -34,14 +34,14 @@ pub(crate) struct ModelOptions {
     /// Newest tokens that stay exact
     #[arg(long, value_name = "TOKENS", default_value_t = 64)]
     window: usize,
-    /// So many layers at each end stay in f16
+    /// n: the first n and the last n layers stay in f16
     #[arg(long, value_name = "LAYERS", default_value_t = 0)]
     boundary: usize,
     /// Tokens of a prompt that are appended at once; by default up to the next page that closes, so that every token
     /// sees what it would see in decoding
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     block: Option<u32>,
-    /// First tokens of a prompt whose keys and queries decide the balance; 0: the first page decides, from keys alone
+    /// Balance keys by the first N tokens of a prompt, their keys and queries; 0: by the first page's keys alone
     #[arg(long, value_name = "TOKENS", default_value_t = CALIBRATION)]
     calibrate: usize,
     /// Instructions to use; `octaplex info` lists them
@@ -52,13 +52,13 @@ pub(crate) struct ModelOptions {
 /// The arguments of a cache's codecs.
 #[derive(Args)]
 pub(crate) struct CodecOptions {
-    /// Codec of keys [default: graded:bits=3, or trellis:bits=3 where the model's width has no grades]
+    /// Codec of keys [default: graded:bits=3, or trellis:bits=3 at widths that graded does not support]
     #[arg(long, value_name = "SPEC", value_parser = spec)]
     k: Option<CodecSpec>,
     /// Codec of values [default: trellis:bits=3]
     #[arg(long, value_name = "SPEC", value_parser = spec)]
     v: Option<CodecSpec>,
-    /// Instead of codecs: the most accurate that take at most so many bits a value in pages
+    /// Instead of --k and --v: choose the most accurate codecs with at most this many bits a value in pages
     #[arg(long, value_name = "BITS", conflicts_with_all = ["k", "v"], value_parser = parse_budget)]
     budget: Option<f64>,
     /// A profile of this model, from octaplex calibrate: it spends the budget where the model needs it

@@ -55,10 +55,10 @@ pub(crate) struct Perplexity {
     /// Also run attention in f32, without any cache
     #[arg(long)]
     exact: bool,
-    /// Where attention reads the compressed cache; all else, the f16 cache beside it too, is on the CPU
+    /// Where attention reads the compressed cache; everything else runs on the CPU, also the f16 cache
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
-    /// Write the tokens that are read, a number a line, for another engine to read the same
+    /// Write the numbers of the tokens, one a line, so that another engine can read the same tokens
     #[arg(long, value_name = "FILE")]
     write_tokens: Option<PathBuf>,
     /// Write the results as JSON; - is standard output

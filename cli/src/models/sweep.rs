@@ -37,10 +37,10 @@ Example:
   octaplex sweep --model qwen.gguf --text wikitext2_raw_test.txt \\
       --codecs \"trellis:bits=3; graded:bits=3/trellis:bits=2\"
 
-Every codec with every way to prepare keys, on the same windows of the text: see
-`octaplex perplexity --help` for the numbers. The f16 cache runs once. Each
-result is added to --rows, a file of JSON lines, at once; a sweep that is started
-again skips what it finds there.";
+Runs every codec with every way to prepare keys, on the same windows of the
+text. `octaplex perplexity --help` explains the numbers. The f16 cache runs
+once. Each result is added at once to the file --rows, as a line of JSON. If the
+sweep is interrupted, start it again: it skips the results in that file.";
 
 /// Arguments of `sweep`.
 #[derive(Args)]
@@ -57,17 +57,17 @@ pub(crate) struct Sweep {
     /// Windows, one after the other
     #[arg(long, value_name = "N", default_value_t = 4)]
     windows: usize,
-    /// The codecs: "SPEC;SPEC;…", one for keys and values or KEYS/VALUES; a number stands for the most accurate that take so many
-    /// bits a value in pages
+    /// The codecs: "SPEC;SPEC;…". SPEC is one codec for both, KEYS/VALUES, or a number of bits a value in pages: the most
+    /// accurate codecs with at most that many
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
-    /// A profile of this model, from octaplex calibrate: it spends the bits that --codecs names
+    /// A profile of this model, from octaplex calibrate: it spends the numbers of bits in --codecs
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// How keys are prepared
     #[arg(long, value_name = "HOW,HOW,…", value_delimiter = ',', default_value = "plain,page,balanced")]
     keys: Vec<Preparation>,
-    /// Where rows are kept
+    /// File that keeps the results, so that a later run skips them
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.jsonl")]
     rows: PathBuf,
     /// Write a page with the plots

@@ -19,7 +19,8 @@ class Stats(NamedTuple):
     tokens: int
     #: Visible tokens in pages.
     paged_tokens: int
-    #: Tokens with an exact row.
+    #: Tokens whose rows are held in f16: sinks, the window, and tokens of closed pages that ``truncate`` may open again.
+    #: The latter count in ``paged_tokens`` too.
     exact_tokens: int
     #: The position of the next token.
     next_position: int
@@ -27,7 +28,7 @@ class Stats(NamedTuple):
     evicted_tokens: int
     #: Tokens that ``truncate`` decoded back into the window.
     decoded_tokens: int
-    #: Bytes in use.
+    #: Bytes in use: f16 rows, pages with their centres and headers, and the balance.
     bytes: int
     #: Bytes of pages.
     paged_bytes: int
@@ -35,7 +36,7 @@ class Stats(NamedTuple):
     shared_bytes: int
     #: Number of values that these bytes encode.
     values: int
-    #: Heads whose keys are balanced.
+    #: Heads whose keys are balanced. 0 until the first page closes or ``calibrate`` is called.
     balanced_heads: int
 
     @property
@@ -83,8 +84,9 @@ def settings_of(
 
 
 class Cache:
-    """Holds the compressed keys and values of a model's layers. Attention reads the compressed bytes.
+    """Holds the compressed keys and values of one sequence, in all layers of a model. Attention reads the compressed bytes.
 
+    For a batch, create one cache for each sequence. :meth:`fork` shares the pages of a common prompt.
     Threads may share a cache: reads run at once, changes one after the other.
 
     >>> import numpy, octaplex
@@ -201,7 +203,8 @@ class Cache:
     def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
         """Decides a layer's balance from a prompt's keys [kv_heads, tokens, head_dim] and queries [query_heads, queries, head_dim].
 
-        This is better than deciding from keys alone. Call it before you append the prompt."""
+        This is better than deciding from keys alone. Call it before you append the prompt. The module ``octaplex.calibrate`` is
+        something else: it writes a profile."""
         if self._gpu is not None:
             return self._gpu.calibrate(_options.whole(layer, "layer"), keys, queries)
         found = _tensors.shaped(keys, "keys", (self.kv_heads, "tokens", self.head_dim))

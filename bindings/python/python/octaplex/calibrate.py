@@ -1,4 +1,4 @@
-"""Measures which layers of a model need their bits, and writes a profile, as ``octaplex calibrate`` does for GGUF files.
+"""Measures which layers of a model need more bits, and writes a profile, as ``octaplex calibrate`` does for GGUF files.
 
 ``python -m octaplex.calibrate MODEL --text FILE --out model.octaprofile``; MODEL is a folder or a name of Hugging Face's hub.
 
@@ -370,7 +370,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command line. Returns the exit code."""
     parser = _command.parser(
         "calibrate",
-        "Measures which layers of a model need their bits, and writes a profile for `OctaplexCache(profile=...)`.",
+        "Measures which layers of a model need more bits, and writes a profile for `OctaplexCache(profile=...)`.",
         text="a text file in UTF-8, read from its start; prose serves code as well",
         out="the profile to write",
         epilog="Each result is kept at once, in FILE.part beside the profile. A run that was interrupted goes on when it is started again.",
