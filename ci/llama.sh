@@ -149,7 +149,7 @@ if [[ $# == 0 ]]; then
 fi
 limit=7200
 for given in "$@"; do
-  say "$given, f32 weights, 1,024 tokens of WikiText-2, in steps of 64; ggml's types 8 and 2 are q8_0 and q4_0"
+  say "$given, f32 weights, 1,024 tokens of $(basename "$text"), in steps of 64; ggml's types 8 and 2 are q8_0 and q4_0"
   # With quantised weights, activations have 8 bits, and their errors would hide those of the cache.
   model=$target/f32.gguf
   "$python" ci/llama/f32.py "$given" "$model"

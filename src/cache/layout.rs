@@ -400,9 +400,11 @@ impl LayerConfig {
         let rows = if rows < BATCH { rows } else { BATCH };
         let (result, worker) = layout.part_scratch(rows);
         let parts = (layout.slots * layout.page).div_ceil(SPLIT);
-        let head = layout.unit_scratch(rows) + parts * result + threads * worker;
+        let parts = parts.saturating_mul(result).saturating_add(threads.saturating_mul(worker));
+        let head = layout.unit_scratch(rows).saturating_add(parts);
+        let encode = self.kv_heads.saturating_mul(layout.encode_scratch());
         let (attend, append) =
-            (self.kv_heads * head, layout.append_scratch() + self.kv_heads * layout.encode_scratch());
+            (self.kv_heads.saturating_mul(head), layout.append_scratch().saturating_add(encode));
         if attend > append { attend } else { append }
     }
 

@@ -84,7 +84,8 @@ impl Outliers {
     pub(crate) fn split<'a>(&self, page: &'a [u8], tokens: usize) -> Result<Page<'a>, Error> {
         let what = "bytes of a page";
         let Some((blocks, list)) = page.split_at_checked(tokens.saturating_mul(self.block_bytes)) else {
-            return Err(Error::Length { what, expected: tokens * self.block_bytes, actual: page.len() });
+            let expected = tokens.saturating_mul(self.block_bytes);
+            return Err(Error::Length { what, expected, actual: page.len() });
         };
         Error::expect_length(what, self.page_bytes(blocks), page.len())?;
         let spare = match self.chunks % 8 {

@@ -208,7 +208,7 @@ impl Candidates {
     fn at(&self, lists: &[u8], k: &[u32; 16]) -> [u8; 16] {
         let mut members = [0; 16];
         for ((member, offset), k) in members.iter_mut().zip(self.offsets).zip(k) {
-            debug_assert!((offset + k) as usize <= lists.len());
+            debug_assert!(((offset + k) as usize) < lists.len());
             // SAFETY: `QuaternionIndex::new` checked that every offset is inside the lists and that
             // `INDEX_PADDING` = 256 bytes follow them. `k` is below 256. Chunks that are not searched
             // have offset 0.

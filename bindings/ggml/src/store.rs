@@ -46,8 +46,9 @@ impl Store {
         if cells == 0 || !cells.is_multiple_of(64) {
             return None;
         }
-        let digits = name[9..].iter().take_while(|byte| byte.is_ascii_digit());
-        let layer = digits.fold(0u32, |number, digit| number.wrapping_mul(10) + u32::from(digit - b'0'));
+        let digits = name[PREFIX[number].len()..].iter().take_while(|byte| byte.is_ascii_digit());
+        let layer =
+            digits.fold(0u32, |layer, digit| layer.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')));
         let role = if number == 0 { Role::Keys } else { Role::Values };
         Some(Self { role, layer, width, cells, streams, rows: Mutex::new(Rows::Unknown) })
     }

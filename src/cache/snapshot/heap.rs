@@ -60,13 +60,12 @@ impl SharedLayer {
     /// # Errors
     /// * Errors of [`load`](Self::load).
     /// * [`Error::Snapshot`] if an exact window or codecs need far more memory than the snapshot has bytes. In this
-    ///   case,
-    ///   create the layer yourself, and [`load`](Self::load) the snapshot.
+    ///   case, create the layer yourself, and [`load`](Self::load) the snapshot.
     /// * Errors of [`on_heap`](Self::on_heap).
     pub fn from_snapshot(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let config = read_header(&mut Reader::new(bytes))?;
         let layout = Layout::new(&config);
-        if layout.front_bytes > (1 << 24) + 256 * bytes.len() {
+        if layout.front_bytes > bytes.len().saturating_mul(256).saturating_add(1 << 24) {
             return damaged(12, "its exact window needs far more memory than the bytes justify");
         }
         EmptyLayers::default().add(&config, bytes.len(), 12)?;
