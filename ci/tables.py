@@ -116,24 +116,23 @@ class Tables:
             yield score, ns, ratio(ns, rows[0][1]), error
 
     def profile_texts(titles, rows):
-        texts = defaultdict(list)
-        for model, _, tokens, bits, without, profile in rows:
-            if (model, tokens) == ("SmolLM2-135M", "1024"):
-                texts[bits].append(f"{without}, {profile}")
-        return ((bits, *cells) for bits, cells in texts.items())
+        texts = defaultdict(dict)
+        for model, text, tokens, _, bits, without, profile in rows:
+            texts[model, tokens, bits][text] = f"{without}, {profile}"
+        for (model, tokens, bits), cells in texts.items():
+            yield model, thousands(tokens), bits, *(cells.get(text, "") for text in ("code", "licence", "prose"))
 
     def profile_gains(titles, rows):
         """Geometric means over the texts."""
         texts, ratios = defaultdict(list), defaultdict(list)
-        for model, text, tokens, bits, without, profile in rows:
+        for model, text, tokens, windows, bits, without, profile in rows:
             if text not in texts[model, tokens]:
                 texts[model, tokens].append(text)
             ratios[model, tokens, bits].append(float(profile) / float(without))
         for (model, tokens), names in texts.items():
             each = [ratios[model, tokens, bits] for bits in ("2.20", "2.70", "3.20")]
-            label = names[0] if len(names) == 1 else f"mean of {', '.join(names[:-1])} and {names[-1]}"
             means = [f"{prod(of) ** (1 / len(of)):.2f}" if of else "" for of in each]
-            yield f"{model}, {label}", thousands(tokens), *means
+            yield model, thousands(tokens), ", ".join(names), *means
 
     def llama_speed(titles, rows):
         """Medians of the runs, and speeds as multiples of llama.cpp's f16."""
@@ -199,10 +198,8 @@ def sentences():
     speed = [f"{1000 / ms[codec]:.1f}" for codec in ("trellis:bits=2", "ggml f16", "ggml q4_0")]
     yield page, "{} tokens per second on 2.1 bits a value, {} on ggml's f16 and {} on its q4_0.".format(*speed)
 
-    _, _, *gains = next(Tables.profile_gains(*read("profiles")))
+    _, _, _, *gains = next(Tables.profile_gains(*read("profiles")))
     yield "docs/accuracy.md", "{} of it at 2.2 bits, {} at 2.7, {} at 3.2".format(*gains)
-    longer = [f"{row[4]}, {row[5]} at {row[3]} bits" for row in read("profiles")[1] if row[2] == "4096"]
-    yield "docs/notes/accuracy.md", f"of 4,096 tokens of the code has {' and '.join(longer)}."
     ours, theirs = (next(row[9:15:2] for row in read("accuracy")[1] if row[0] == name)
                     for name in ("`trellis:m=2`", "llama.cpp's `q4_0`, rotated"))
     parts = [float(b) // float(a) for a, b in zip(ours, theirs)]

@@ -383,6 +383,7 @@ fn the_examples() {
 const EXAMPLES: &[(&str, usize, usize)] = &[
     (include_str!("../profiles/smollm2-135m.octaprofile"), 30, 3),
     (include_str!("../profiles/qwen2.5-coder-0.5b.octaprofile"), 24, 2),
+    (include_str!("../profiles/qwen2.5-coder-1.5b.octaprofile"), 28, 2),
 ];
 
 proptest! {
