@@ -372,7 +372,7 @@ fn the_examples() {
         let config = CacheConfig::new(*layers, *heads, profile.key_dim(), 4096);
         for asked in [1.5, 2.2, 2.7, 3.2, 4.0, 6.0] {
             let found = profile.solve(&config, asked).unwrap();
-            assert!(bits(&found) <= asked && bits(&found) > asked - 0.02, "{asked}: {}", bits(&found));
+            assert!(bits(&found) <= asked && bits(&found) > asked - 0.03, "{asked}: {}", bits(&found));
         }
         let uniform = config.for_bits(2.2).unwrap().layers().collect::<Vec<_>>();
         let (own, same) = (profile.solve(&config, 2.2).unwrap(), profile.divergence(&uniform).unwrap());
