@@ -56,7 +56,7 @@ def test_every_codec(spec):
     if spec not in ("qjl", "turboquant-qjl", "octopus-qjl"):  # those score with a sketch
         assert relative(queries @ decoded.T, codec.score(queries, blocks)) < 0.01
         weights = np.abs(gaussian(2, 100))
-        assert relative(weights @ decoded, codec.attend(weights, blocks)) < 0.01
+        assert relative(weights @ decoded, codec.accumulate(weights, blocks)) < 0.01
     assert codec.score(queries, blocks).shape == (3, 100)
     assert codec.score(queries, b"").shape == (3, 0)
     assert codec.spec.split(":")[0] == spec and codec.bits_per_value == 8 * codec.block_bytes / 64
@@ -283,7 +283,7 @@ def attend_in_place(cache):
 
 def transposed_weights():
     codec = octaplex.Codec("trellis", 64)
-    codec.attend(np.ones((4, 2), np.float32), codec.encode(np.ones((4, 64), np.float32)))
+    codec.accumulate(np.ones((4, 2), np.float32), codec.encode(np.ones((4, 64), np.float32)))
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_torch_in_torch_out():
     codec = octaplex.Codec("trellis", 64)
     blocks = codec.encode(rows[0])
     scores = codec.score(queries, blocks)
-    assert isinstance(scores, torch.Tensor) and isinstance(codec.attend(scores, blocks), torch.Tensor)
+    assert isinstance(scores, torch.Tensor) and isinstance(codec.accumulate(scores, blocks), torch.Tensor)
     for bad in (queries.to_sparse(), torch.view_as_complex(queries.reshape(4, 32, 2)).conj().imag):
         with pytest.raises(octaplex.Error) as raised:
             cache.attend(0, bad)

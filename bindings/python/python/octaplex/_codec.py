@@ -79,7 +79,7 @@ class Codec:
         scores = self._codec.score(found, _tensors.buffer(blocks, "blocks"))
         return _tensors.like(scores.reshape(math.prod(shape[:-1]), -1 if scores.size else 0), queries)
 
-    def attend(self, weights: Tensor, blocks: Buffer) -> Any:
+    def accumulate(self, weights: Tensor, blocks: Buffer) -> Any:
         """Computes sums Σ weight·v̂ for weights [outputs, rows]: [outputs, dim]. Works on the bytes. Returns a PyTorch tensor if
         the weights are one, otherwise a NumPy array."""
         found, shape = _tensors.floats(weights, "weights")
