@@ -125,7 +125,7 @@ class Tables:
     def profile_gains(titles, rows):
         """Geometric means over the texts."""
         texts, ratios = defaultdict(list), defaultdict(list)
-        for model, text, tokens, windows, bits, without, profile in rows:
+        for model, text, tokens, _, bits, without, profile in rows:
             if text not in texts[model, tokens]:
                 texts[model, tokens].append(text)
             ratios[model, tokens, bits].append(float(profile) / float(without))

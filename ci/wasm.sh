@@ -61,6 +61,8 @@ node --test load.test.mjs package.test.mjs
 npx tsc --noEmit --strict --target esnext --module nodenext --lib esnext,dom types.ts
 # The README's lines, as they stand there; with the build of one codec, too.
 "$root/ci/printed.sh" node_modules/octaplex/README.md js - >readme.mjs
+lines=$(wc -l <readme.mjs)
+((lines == 10)) || { echo "the README has $lines lines of JavaScript, not the 10 that are tested here" >&2; exit 1; }
 said=$(node readme.mjs)
 [[ $said == "4096 "*$'\n'"graded graded:fine=2,coarse=1" ]] || { echo "the README's lines say: $said" >&2; exit 1; }
 cp "$CARGO_TARGET_DIR/one.wasm" .

@@ -127,6 +127,11 @@ fn what_is_wrong_is_said_with_its_line() {
     }
     let (_, said) = refused(&format!("{text}layer 2 0 0\n"));
     assert!(said.contains("follows"), "{said}");
+    // Eight digits, and nothing else that parses as their number.
+    for digest in ["digest 0", "digest +"] {
+        let (line, said) = refused(&text.replacen("digest ", digest, 1));
+        assert!(line == 20 && said.contains("digest"), "{digest}: {said}");
+    }
 }
 
 #[test]
@@ -365,14 +370,14 @@ fn a_cache_with_a_profile_works() {
 /// The committed examples, and what follows from them on every machine.
 #[test]
 fn the_examples() {
-    for (text, layers, heads) in EXAMPLES {
+    for (text, layers, heads, spare) in EXAMPLES {
         let profile: Profile = text.parse().unwrap();
         assert_eq!(profile.to_string(), *text);
         assert_eq!((profile.layers(), profile.kv_heads()), (*layers, *heads));
         let config = CacheConfig::new(*layers, *heads, profile.key_dim(), 4096);
         for asked in [1.5, 2.2, 2.7, 3.2, 4.0, 6.0] {
             let found = profile.solve(&config, asked).unwrap();
-            assert!(bits(&found) <= asked && bits(&found) > asked - 0.03, "{asked}: {}", bits(&found));
+            assert!(bits(&found) <= asked && bits(&found) > asked - spare, "{asked}: {}", bits(&found));
         }
         let uniform = config.for_bits(2.2).unwrap().layers().collect::<Vec<_>>();
         let (own, same) = (profile.solve(&config, 2.2).unwrap(), profile.divergence(&uniform).unwrap());
@@ -380,10 +385,11 @@ fn the_examples() {
     }
 }
 
-const EXAMPLES: &[(&str, usize, usize)] = &[
-    (include_str!("../profiles/smollm2-135m.octaprofile"), 30, 3),
-    (include_str!("../profiles/qwen2.5-coder-0.5b.octaprofile"), 24, 2),
-    (include_str!("../profiles/qwen2.5-coder-1.5b.octaprofile"), 28, 2),
+/// Texts, layers, key/value heads, and the bits that may be left over: fewer than one layer's step.
+const EXAMPLES: &[(&str, usize, usize, f64)] = &[
+    (include_str!("../profiles/smollm2-135m.octaprofile"), 30, 3, 0.02),
+    (include_str!("../profiles/qwen2.5-coder-0.5b.octaprofile"), 24, 2, 0.02),
+    (include_str!("../profiles/qwen2.5-coder-1.5b.octaprofile"), 28, 2, 0.03),
 ];
 
 proptest! {
