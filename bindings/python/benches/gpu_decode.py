@@ -48,6 +48,8 @@ def measure(model, name, make, implementation, tokens, batch=1, compiled=False):
         print(f"  cache {stats.bytes / 1e9:.3f} GB, {stats.bits_per_value:.2f} bits a value, pages with room {pool / 1e9:.3f} GB", end="")
         graph = steps(DecodeGraph(model, cache), first)
         print(f"  in one graph {graph:7.2f} ms, memory {used() - before:6.2f} GB", end="")
+        graph = steps(DecodeGraph(torch.compile(model.forward), cache), first)
+        print(f"  compiled, in one graph {graph:7.2f} ms", end="")
     print(flush=True)
     return logits
 

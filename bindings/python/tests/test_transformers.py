@@ -231,6 +231,33 @@ def test_compressed_caches_stay_near(name, options):
     assert stepwise.stats().bytes == at_once.stats().bytes
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_compiled_models_give_the_same_logits(name):
+    model, tokens = model_of(name), tokens_of(2, 318)
+    compiled = torch.compile(model.forward, backend="aot_eager")
+    mask = torch.ones(2, 400, dtype=torch.int64)  # wider than the tokens, so that every step's mask has the same strides
+    mask[0, :13] = 0
+
+    def logits(forward):
+        found, graphs, cache = [], 0, OctaplexCache(model.config)
+        for part in (slice(0, 300), *(slice(i, i + 1) for i in range(300, 318))):
+            positions = (mask.cumsum(1) - 1).clamp(0)[:, part]
+            found.append(forward(tokens[:, part], attention_mask=mask[:, : part.stop], position_ids=positions, past_key_values=cache).logits)
+            if part.stop == 302:
+                cache = copy.deepcopy(cache)  # compiled code finds the copy, not the original
+            graphs = graphs if part.stop > 310 else torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        assert cache.get_seq_length() == 318
+        assert graphs == torch._dynamo.utils.counters["stats"]["unique_graphs"], "steps are compiled again and again"
+        return torch.cat(found, 1)
+
+    wanted = logits(model.forward)
+    torch._dynamo.reset()
+    assert_close(logits(compiled), wanted, 1e-5)
+    refused = OctaplexCache(model.config, capacity=10)
+    with pytest.raises(octaplex.Error, match="capacity|full"):
+        compiled(tokens, past_key_values=refused)
+
+
 def test_mistakes_are_said():
     model, tokens = model_of("llama"), tokens_of(2, 20)
 

@@ -262,6 +262,25 @@ def test_steps_wait_for_nothing_and_pages_close():
 
 
 @pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_compiled_models_in_graphs_of_pytorch(name):
+    from octaplex.transformers import DecodeGraph
+
+    model, tokens = model_of(name), tokens_of(2, 400)
+    caches = [OctaplexCache(model.config, capacity=600, **FINE) for _ in range(3)]
+    forwards = model.forward, torch.compile(model.forward, mode="reduce-overhead"), torch.compile(model.forward)
+    for cache in caches:
+        model(tokens[:, :250], past_key_values=cache)
+    # The last one stands in one graph, with our calls.
+    steps = [lambda ids, f=f, c=c: f(ids, past_key_values=c).logits for f, c in zip(forwards[:2], caches)] + [DecodeGraph(forwards[2], caches[2])]
+    for i in range(250, 400):
+        found = [step(tokens[:, i : i + 1]).clone() for step in steps]
+        assert_close(found[1], found[0], 1e-2)
+        assert_close(found[2], found[0], 1e-2)
+    assert caches[0].stats() == caches[1].stats() == caches[2].stats()
+
+
+@pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mistral"])
 def test_a_graph_of_steps(name):
     from octaplex.transformers import DecodeGraph

@@ -13,6 +13,7 @@ function.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any, Optional, Union
 
@@ -30,6 +31,8 @@ try:
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, CacheLayerMixin, get_layer_types_and_kwargs
     from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
     from transformers.modeling_utils import AttentionInterface
+
+    from . import _compiled
 except ImportError as error:
     if error.name in ("torch", "transformers"):
         raise
@@ -306,6 +309,11 @@ class _Layer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Takes new states [batch, kv_heads, tokens, head_dim]. The attention function appends them, because it knows the padding and
         works block by block."""
+        if torch.compiler.is_compiling():
+            if self.read_again:
+                raise Error("layers that read another layer's keys and values cannot be compiled: call the model without torch.compile")
+            _compiled.updated[self.number] = self
+            return key_states, value_states
         _check(key_states, "keys")
         padded = key_states.shape[3] - value_states.shape[3]
         if key_states.shape[:3] != value_states.shape[:3] or padded < 0:
@@ -531,6 +539,8 @@ class OctaplexCache(_Base):
         self.config, self.capacity = config, capacity
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
         self._padding: tuple[Any, list[int]] = (None, [])
+        #: The number by which compiled code finds this cache.
+        self.handle = _compiled.register(self)
         #: Whether a DecodeGraph is running. It has no mask: each sequence continues after its own tokens.
         self.stepping = False
         again = _read_again(config, kinds)
@@ -542,6 +552,13 @@ class OctaplexCache(_Base):
         )
         #: Layers whose keys and values this cache holds.
         self.ours = [layer for layer in self.layers if isinstance(layer, _Layer)]
+
+    def __deepcopy__(self, memo: Any) -> OctaplexCache:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        copied.handle = _compiled.register(copied)
+        return copied
 
     def _sequences_of(self, batch: int, heads: int, width: int, layer: _Layer, device: Any) -> Union[_Sequences, _OnGpu]:
         """Returns the sequences of a layer. On the CPU, all layers with this shape and window share them, because a Cache has one shape and
@@ -666,13 +683,14 @@ def _next_page(position: int, first: int, page: int) -> int:
 class DecodeGraph:
     """Runs a model's decode steps as one CUDA graph. A step takes a token of each sequence and returns logits.
 
-    >>> step = DecodeGraph(model, cache)  # doctest: +SKIP
+    >>> step = DecodeGraph(torch.compile(model), cache)  # doctest: +SKIP
     >>> logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits  # doctest: +SKIP
     >>> for _ in range(100):  # doctest: +SKIP
     ...     logits = step(logits[:, -1:].argmax(-1))
 
-    The first two calls run as usual, and the third is captured. The cache then allocates memory for its whole capacity, because a graph's
-    memory cannot move: create the cache with ``capacity``. Model and cache must be on one GPU.
+    The first two calls run as usual, and the third is captured. The model may be compiled, in the default mode of ``torch.compile``.
+    The cache then allocates memory for its whole capacity, because a graph's memory cannot move: create it with ``capacity``. Model and
+    cache must be on one GPU.
 
     Between steps you may crop the cache and call the model with other tokens: the graph continues after them. ``reset`` and other batches
     need a new graph."""
@@ -768,7 +786,8 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Implements an attention function of transformers' AttentionInterface. It cannot return attention weights."""
-    layer: Optional[_Layer] = getattr(key, "layer", None)
+    compiling = torch.compiler.is_compiling()
+    layer: Optional[_Layer] = _compiled.updated.pop(module.layer_idx, None) if compiling else getattr(key, "layer", None)
     if layer is None:
         raise Error("octaplex attention reads an OctaplexCache: pass past_key_values=OctaplexCache(model.config)")
     _check(query, "queries")
@@ -777,14 +796,18 @@ def _attention(
     if dropout:
         raise Error("octaplex attention has no dropout: call model.eval()")
     if isinstance(attention_mask, _Padding):
-        attention_mask = attention_mask.as_subclass(torch.Tensor)[:, 0, 0]
-    if attention_mask is not None and attention_mask.ndim != 2:
+        if not compiling:  # the compiled operation does the same
+            attention_mask = attention_mask.as_subclass(torch.Tensor)[:, 0, 0]
+    elif attention_mask is not None and attention_mask.ndim != 2:
         raise Error(f"attention_mask has {attention_mask.ndim} dimensions: pass None, or [batch, tokens] with padding on the left")
     if kwargs.get("is_causal") is False or kwargs.get("position_bias") is not None:
         raise Error("octaplex attention is causal and has no position bias: this model needs attn_implementation='eager'")
     if "sliding_window" in kwargs and kwargs["sliding_window"] != layer.window:
         asked = kwargs["sliding_window"]
         raise Error(f"layer {layer.number} needs a sliding window of {asked}, but the cache has {layer.window}: create it with this model's config")
+    if compiling:
+        given = query, key, value, attention_mask, s_aux
+        return torch.ops.octaplex.attend(*given, layer.owner.handle, layer.number, scaling, softcap), None
     options: dict[str, Any] = {"scale": scaling, "soft_cap": softcap}
     if s_aux is not None:
         options["sink_logits"] = s_aux.detach().contiguous()
@@ -839,4 +862,4 @@ def _mask(
 
 
 AttentionInterface.register("octaplex", _attention)
-AttentionMaskInterface.register("octaplex", _mask)
+AttentionMaskInterface.register("octaplex", torch.compiler.disable(_mask))  # it reads masks on the host
