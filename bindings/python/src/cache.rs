@@ -75,6 +75,9 @@ pub(crate) struct Settings {
     /// The numbers of the layers that hold keys and values, where others stand between them: they alone count.
     #[pyo3(item)]
     held_layers: Option<Vec<usize>>,
+    /// The width of values, if it differs from that of keys.
+    #[pyo3(item)]
+    value_dim: Option<usize>,
     #[pyo3(item)]
     page: usize,
     #[pyo3(item)]
@@ -103,6 +106,7 @@ impl Settings {
     ) -> Result<Vec<LayerConfig>> {
         let default = LayerConfig::new(kv_heads, head_dim, capacity);
         let mut each = default
+            .value_dim(self.value_dim.unwrap_or(head_dim))
             .keys(spec_or(self.keys.as_deref(), default.keys)?)
             .values(spec_or(self.values.as_deref(), default.values)?)
             .page(self.page)
@@ -171,11 +175,12 @@ impl Cache {
         Ok(Self::of(work(py, new)??))
     }
 
-    /// Returns the number of layers, and the first layer's key/value heads and width.
-    fn shape(&self, py: Python) -> Result<(usize, usize, usize)> {
+    /// Returns the number of layers, and the first layer's key/value heads and widths of keys and values.
+    fn shape(&self, py: Python) -> Result<(usize, usize, usize, usize)> {
         self.read(py, |cache| {
             let config = cache.layers().first().map(octaplex::cache::SharedLayer::config);
-            (cache.layers().len(), config.map_or(0, |c| c.kv_heads), config.map_or(0, |c| c.key_dim))
+            let (heads, key, value) = config.map_or((0, 0, 0), |c| (c.kv_heads, c.key_dim, c.value_dim));
+            (cache.layers().len(), heads, key, value)
         })
     }
 

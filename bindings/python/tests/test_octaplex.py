@@ -104,6 +104,26 @@ def test_attention_of_a_cache():
     assert 6 < stats.bits_per_value < 16
 
 
+def test_values_of_another_width():
+    keys, values, queries = gaussian(2, 400, 192), gaussian(2, 400, 128, seed=2), gaussian(4, 192, seed=3)
+    exact = exact_attention(keys, values, queries)
+    cache = octaplex.Cache(1, 2, 192, 1000, value_dim=128, keys="turboquant:bits=8", values="turboquant:bits=6")
+    cache.append(0, keys, values)
+    output = cache.attend(0, queries)
+    assert output.shape == (4, 128) and relative(exact, output) < 0.05
+    assert cache.attend(0, np.stack([queries] * 3, axis=1)).shape == (4, 3, 128)
+    assert cache.stats().values == 2 * 400 * (192 + 128)
+    loaded = octaplex.Cache.load(cache.save())
+    assert (loaded.head_dim, loaded.value_dim) == (192, 128) and np.array_equal(loaded.attend(0, queries), output)
+    with pytest.raises(octaplex.Error, match=r"values has the shape \[2, 400, 192\]: pass \[2, tokens, 128\]"):
+        cache.append(0, keys, keys)
+    with pytest.raises(octaplex.Error, match=r"out has the shape \[4, 192\]: pass \[4, 128\]"):
+        cache.attend(0, queries, out=np.empty((4, 192), np.float32))
+    fewer = octaplex.Cache(1, 2, 192, 1000, value_dim=128, bits=3.2)
+    fewer.append(0, keys, values)
+    assert fewer.specs[0][0] != "f16" and 8 * fewer.stats().paged_bytes <= 3.2 * 2 * fewer.stats().paged_tokens * 320
+
+
 PROFILE = ROOT / "profiles" / "smollm2-135m.octaprofile"
 
 
@@ -351,6 +371,8 @@ def transposed_weights():
         ("soft_cap is nan", lambda c, k: c.attend(0, ROWS[:, 0].copy(), soft_cap=float("nan"))),
         ("keep_sinks is 'no': pass True or False", lambda c, k: c.attend(0, ROWS[:, 0].copy(), keep_sinks="no")),
         ("layers is -1", lambda c, k: octaplex.Cache(-1, 1, 64, 1000)),
+        ("value_dim is -1", lambda c, k: octaplex.Cache(1, 1, 64, 1000, value_dim=-1)),
+        ("width 100 is not supported", lambda c, k: octaplex.Cache(1, 1, 64, 1000, value_dim=100)),
         ("capacity is None", lambda c, k: octaplex.Cache(1, 1, 64, None)),
         ("head_dim is 64.0", lambda c, k: octaplex.Cache(1, 1, 64.0, 1000)),
         ("keys is 4: pass a string", lambda c, k: octaplex.Cache(1, 1, 64, 1000, keys=4)),

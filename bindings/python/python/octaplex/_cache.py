@@ -59,7 +59,7 @@ def profile_text(profile: Any) -> str:
 
 
 def settings_of(
-    *, keys: Any, values: Any, bits: Any, profile: Any = None, held_layers: Optional[list[int]] = None, **more: Any
+    *, keys: Any, values: Any, bits: Any, profile: Any = None, held_layers: Optional[list[int]] = None, value_dim: Any = None, **more: Any
 ) -> dict[str, Any]:
     """Returns the settings as the extension takes them. If not all layers hold keys and values, ``held_layers`` has their numbers."""
     if bits is not None and (keys is not None or values is not None):
@@ -72,6 +72,7 @@ def settings_of(
         "bits": _options.real_or_none(bits, "bits"),
         "profile": None if profile is None else profile_text(profile),
         "held_layers": held_layers,
+        "value_dim": _options.whole_or_none(value_dim, "value_dim"),
         "page": _options.whole(more["page"], "page"),
         "sink_tokens": _options.whole(more["sink_tokens"], "sink_tokens"),
         "recent_window": _options.whole(more["recent_window"], "recent_window"),
@@ -104,6 +105,7 @@ class Cache:
         head_dim: int,
         capacity: int,
         *,
+        value_dim: Optional[int] = None,
         keys: Optional[str] = None,
         values: Optional[str] = None,
         bits: Optional[float] = None,
@@ -119,7 +121,7 @@ class Cache:
         device: Any = "cpu",
         forks: int = 0,
     ) -> None:
-        """Creates an empty cache for ``capacity`` tokens.
+        """Creates an empty cache for ``capacity`` tokens. Values are ``value_dim`` wide, by default as wide as keys.
 
         ``keys`` and ``values`` are specs of codecs. The defaults are ``"graded"`` and ``"trellis"``, which take 3.2 bits a
         value. At widths 32, 80, 96, 112 and 576 the default for keys is ``"trellis"`` too. Set ``bits`` instead to choose the
@@ -138,6 +140,7 @@ class Cache:
         settings = settings_of(
             keys=keys, values=values, bits=bits, profile=profile, page=page, sink_tokens=sink_tokens, recent_window=recent_window, max_rollback=max_rollback,
             sliding_window=sliding_window, center=center, balance=balance, boundary_layers=boundary_layers,
+            value_dim=value_dim,
         )
         sizes = {"layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "capacity": capacity}
         layers, kv_heads, head_dim, capacity = (_options.whole(size, what) for what, size in sizes.items())
@@ -152,9 +155,10 @@ class Cache:
         self._any = cache
         if isinstance(cache, _gpu.Sequence):
             self.layers, self.kv_heads, self.head_dim = cache.layers, cache.kv_heads, cache.head_dim
+            self.value_dim = self.head_dim  # a GPU has no other
         else:
             self._cache = cache
-            self.layers, self.kv_heads, self.head_dim = cache.shape()
+            self.layers, self.kv_heads, self.head_dim, self.value_dim = cache.shape()
         return self
 
     @property
@@ -181,15 +185,16 @@ class Cache:
         return self._any.specs()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Appends tokens to a layer: keys and values [kv_heads, tokens, head_dim], after the rotary embedding.
+        """Appends tokens to a layer: keys [kv_heads, tokens, head_dim], after the rotary embedding, and values
+        [kv_heads, tokens, value_dim].
 
         Reads the tensors in place. On a GPU they may have gaps between tokens or heads, like views of a model's states. After
         an error the cache is unchanged."""
         if self._gpu is not None:
             return self._gpu.append(_options.whole(layer, "layer"), keys, values)
-        shape = (self.kv_heads, "tokens", self.head_dim)
         layer = _options.whole(layer, "layer")
-        return self._cache.append(layer, _tensors.shaped(keys, "keys", shape), _tensors.shaped(values, "values", shape))
+        both = (keys, "keys", self.head_dim), (values, "values", self.value_dim)
+        return self._cache.append(layer, *(_tensors.shaped(x, what, (self.kv_heads, "tokens", dim)) for x, what, dim in both))
 
     def append_chunk(self, blob: Buffer) -> None:
         """Appends a chunk's full pages without decoding them. Works only on the CPU.
@@ -227,7 +232,7 @@ class Cache:
     ) -> Any:
         """Computes causal attention of queries [query_heads, head_dim], or of a block [query_heads, queries, head_dim].
 
-        Returns float32 of the same shape, in ``out`` if you pass it. The result is a PyTorch tensor if the queries are one,
+        Returns float32 of the same shape, but ``value_dim`` wide, in ``out`` if you pass it. The result is a PyTorch tensor if the queries are one,
         otherwise a NumPy array. The last query of a block is at the newest token, or the first query is at ``position``.
 
         The logit is ``scale``·q·k; ``scale`` is 1/√head_dim by default. ``soft_cap`` then replaces it by
@@ -251,9 +256,10 @@ class Cache:
         if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
             raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
         layer = _options.whole(layer, "layer")
+        options["queries"] = shape[1] if len(shape) == 3 else 1
+        shape = (*shape[:-1], self.value_dim)
         if out is None:
             out = _tensors.like(np.empty(shape, np.float32), queries)
-        options["queries"] = shape[1] if len(shape) == 3 else 1
         more = [None if x is None else _tensors.floats(x, what)[0] for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
         target = _tensors.shaped(out, "out", shape, writable=True)
         _tensors.apart(target, queries=found, sink_logits=more[0], bias=more[1])

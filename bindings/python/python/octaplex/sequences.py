@@ -26,7 +26,7 @@ __all__ = ["Sequences"]
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(Cache).parameters.items()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("device", "forks")
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("value_dim", "device", "forks")
 }
 
 

@@ -48,7 +48,7 @@ _MASK_ROWS = 256
 _DEFAULTS = {
     name: parameter.default
     for name, parameter in inspect.signature(Cache).parameters.items()
-    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("sliding_window", "device", "forks")
+    if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in ("sliding_window", "value_dim", "device", "forks")
 }
 #: Tokens of a prompt that a GPU appends and attends to at once. Queries read the tokens as they are stored: pages that close within the
 #: block are already compressed.
