@@ -134,6 +134,19 @@ class Tables:
             means = [f"{prod(of) ** (1 / len(of)):.2f}" if of else "" for of in each]
             yield model, thousands(tokens), ", ".join(names), *means
 
+    def profile_windows(titles, rows):
+        """Geometric means over the texts, beside those of the profiles in `profiles/` on the same texts."""
+        known = {(model, tokens, bits, text): (float(without), float(profile))
+                 for model, text, tokens, _, bits, without, profile in read("profiles")[1]}
+        found = defaultdict(dict)
+        for model, calibrated, text, tokens, _, bits, profile in rows:
+            without, committed = known[model, tokens, bits, text]
+            found[model, tokens, calibrated].setdefault(bits, []).append((float(profile) / without, committed / without))
+        for (model, tokens, calibrated), each in found.items():
+            pairs = [[prod(of) ** (1 / len(of)) for of in zip(*each[bits])] if bits in each else [] for bits in ("2.20", "2.70", "3.20")]
+            cells = ["{:.2f} ({:.2f})".format(*pair) if pair else "" for pair in pairs]
+            yield model, thousands(tokens), calibrated, str(max(map(len, each.values()))), *cells
+
     def llama_speed(titles, rows):
         """Medians of the runs, and speeds as multiples of llama.cpp's f16."""
         speeds, memory = defaultdict(list), defaultdict(list)
