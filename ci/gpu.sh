@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all GPU tests, in Rust and in Python, on a machine with a GPU.
 #
-# usage: ci/gpu.sh            everything; Rust's tests alone take more than 10 minutes on an H100, most of them compiling kernels
+# usage: ci/gpu.sh            everything; Rust's tests alone take more than 10 minutes on an H100
 #        ci/gpu.sh NAME...    the tests in Rust whose names contain NAME
 #
 # It prints what is missing. Without a GPU nothing fails, and each suite says why it did not run. With OCTAPLEX_REQUIRE=cuda

@@ -232,8 +232,8 @@ class Cache:
     ) -> Any:
         """Computes causal attention of queries [query_heads, head_dim], or of a block [query_heads, queries, head_dim].
 
-        Returns float32 of the same shape, but ``value_dim`` wide, in ``out`` if you pass it. The result is a PyTorch tensor if the queries are one,
-        otherwise a NumPy array. The last query of a block is at the newest token, or the first query is at ``position``.
+        Returns float32 of the same shape, but ``value_dim`` wide, in ``out`` if you pass it. The result is a PyTorch tensor if
+        the queries are one, otherwise a NumPy array. The last query of a block is at the newest token, or the first query is at ``position``.
 
         The logit is ``scale``·q·k; ``scale`` is 1/√head_dim by default. ``soft_cap`` then replaces it by
         ``soft_cap``·tanh(logit/``soft_cap``). ``bias``, [positions] or [query_heads, positions], is added last. A query sees

@@ -37,17 +37,10 @@ def attend(
     scale: Optional[float],
     soft_cap: Optional[float],
 ) -> torch.Tensor:
-    """Appends a layer's new states and attends. Returns [batch, tokens, heads, width].
-
-    The mask has the shape of ``octaplex.transformers``: [batch, tokens], or [batch, 1, queries, tokens] with equal queries."""
+    """Appends a layer's new states and attends. Returns [batch, tokens, heads, width]."""
     held = _caches[cache].layers[layer]
     held.update(keys, values)
-    if mask is not None and mask.ndim == 4:
-        mask = mask.as_subclass(torch.Tensor)[:, 0, 0]
-    options: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap}
-    if sink_logits is not None:
-        options["sink_logits"] = sink_logits
-    found: torch.Tensor = held.attend(queries, mask, options)
+    found: torch.Tensor = held.attend_with(queries, mask, sink_logits, scale, soft_cap)
     return found.contiguous()
 
 

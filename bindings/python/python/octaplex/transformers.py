@@ -333,6 +333,22 @@ class _Layer(CacheLayerMixin):
         keys.layer = values.layer = self
         return keys, values
 
+    def attend_with(
+        self,
+        queries: torch.Tensor,
+        mask: Optional[torch.Tensor],
+        sink_logits: Optional[torch.Tensor],
+        scale: Optional[float],
+        soft_cap: Optional[float],
+    ) -> torch.Tensor:
+        """Appends and attends with what a model gives. The mask may be a `_Padding`, whose queries are all equal."""
+        if mask is not None and mask.ndim == 4:
+            mask = mask.as_subclass(torch.Tensor)[:, 0, 0]
+        options: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap}
+        if sink_logits is not None:
+            options["sink_logits"] = sink_logits.detach().contiguous()
+        return self.attend(queries.detach(), mask, options)
+
     def attend(self, queries: torch.Tensor, mask: Optional[torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
         """Appends the states of ``update`` and attends. Queries are [batch, heads, tokens, head_dim], the result
         [batch, tokens, heads, head_dim]."""
@@ -795,10 +811,7 @@ def _attention(
         raise Error("octaplex attention has no gradients: call the model under torch.no_grad()")
     if dropout:
         raise Error("octaplex attention has no dropout: call model.eval()")
-    if isinstance(attention_mask, _Padding):
-        if not compiling:  # the compiled operation does the same
-            attention_mask = attention_mask.as_subclass(torch.Tensor)[:, 0, 0]
-    elif attention_mask is not None and attention_mask.ndim != 2:
+    if attention_mask is not None and attention_mask.ndim != 2 and not isinstance(attention_mask, _Padding):
         raise Error(f"attention_mask has {attention_mask.ndim} dimensions: pass None, or [batch, tokens] with padding on the left")
     if kwargs.get("is_causal") is False or kwargs.get("position_bias") is not None:
         raise Error("octaplex attention is causal and has no position bias: this model needs attn_implementation='eager'")
@@ -808,10 +821,7 @@ def _attention(
     if compiling:
         given = query, key, value, attention_mask, s_aux
         return torch.ops.octaplex.attend(*given, layer.owner.handle, layer.number, scaling, softcap), None
-    options: dict[str, Any] = {"scale": scaling, "soft_cap": softcap}
-    if s_aux is not None:
-        options["sink_logits"] = s_aux.detach().contiguous()
-    return layer.attend(query.detach(), attention_mask, options), None
+    return layer.attend_with(query, attention_mask, s_aux, scaling, softcap), None
 
 
 def _is_same(one: Any, other: Any) -> bool:
