@@ -170,11 +170,6 @@ class Tables:
             size = f"{thousands(theirs[2], ' ')}, {thousands(ours[2], ' ')}"
             yield f"{model}, {thousands(tokens)}", *times, size, f"{equal} of {written}"
 
-    def chunk_bytes(titles, rows):
-        for stored, size in rows:
-            compression = int(rows[0][1]) / int(size)
-            yield stored, thousands(size, " "), f"{16 / compression:.3g}", f"{compression:.2g}"
-
     def chunk_store(titles, rows):
         raw = int(rows[0][1])
         yield rows[0][0], rows[0][1], "16", *[""] * 5

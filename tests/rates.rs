@@ -193,24 +193,6 @@ fn the_measurements_of_the_sample() {
     assert!(rows > 60, "{rows} rows");
 }
 
-/// The page shows some of the file's rows and columns.
-#[test]
-fn the_rows_of_the_sample_in_accuracy() {
-    let (keys, values) = (measured("\nKEYS "), measured("\nVALUES "));
-    let rows = table(ACCURACY, "\n## The bundled sample\n");
-    assert!(rows.len() >= 10);
-    for row in rows {
-        let name = quoted(row[0]).next().unwrap();
-        let find = |rows: &[(&str, Vec<&'static str>)]| {
-            rows.iter().find(|(codec, _)| *codec == name).map(|(_, cells)| cells.clone())
-        };
-        let key = find(&keys).unwrap_or_else(|| panic!("docs/plots/sample.txt has no {name}"));
-        let value = find(&values).map_or(["-", "-"], |value| [value[0], value[3]]);
-        let expected = [key[0], key[2], key[3], key[4], value[0], value[1]];
-        assert_eq!(row[1..], expected, "docs/accuracy.md: {name}");
-    }
-}
-
 /// A number as a page of results has it, with the zero that the README has in front of it.
 fn with_zero(cell: &str) -> String {
     let number = cell.replace("<.", "<0.").split(' ').next().unwrap().to_string();
@@ -222,7 +204,7 @@ fn with_zero(cell: &str) -> String {
 fn the_readmes_table() {
     let (gigabytes, accuracy, speed) = (
         table(INSTEAD, "\n## Gigabytes\n"),
-        table(ACCURACY, "\n## In thirteen rows\n"),
+        table(ACCURACY, "\n## Three models, three texts\n"),
         table(PERFORMANCE, "\n## Whole models\n"),
     );
     let milliseconds = |name: &str| -> f64 {
@@ -255,19 +237,16 @@ fn the_readmes_table() {
     );
     // Attention of one query: shares of the time of ggml's f16.
     let attention = table(PERFORMANCE, "\nWhole attention of one head");
-    let share = |row: &str, fold: fn(f64, f64) -> f64| {
+    let shares = |row: &str| -> Vec<f64> {
         let row = attention.iter().find(|cells| cells[0] == row).unwrap_or_else(|| panic!("no {row}"));
-        let shares = row[1..4].iter().map(|cell| cell.split(['(', ')']).nth(1).unwrap().parse().unwrap());
-        shares.reduce(fold).unwrap()
+        row[1..4].iter().map(|cell| cell.split(['(', ')']).nth(1).unwrap().parse().unwrap()).collect()
     };
-    let range = |row: &str| format!("{:.2} to {:.2}", share(row, f64::min), share(row, f64::max));
-    let words = format!(
-        "With AVX-512 its attention takes {} of the time of ggml's f16, with AVX2 {}. With AVX2, `turboquant` takes {}.",
-        range("AVX-512: `graded` / `trellis`"),
-        range("AVX2: `graded` / `trellis`"),
-        range("AVX2: `turboquant`")
-    );
-    assert!(README.split_whitespace().collect::<Vec<_>>().join(" ").contains(&words), "README.md: {words}");
+    let words =
+        "With AVX-512 it is faster than ggml's f16. With AVX2 one query is not: take `turboquant` there.";
+    assert!(README.split_whitespace().collect::<Vec<_>>().join(" ").contains(words));
+    assert!(shares("AVX-512: `graded` / `trellis`").iter().all(|share| *share < 1.0));
+    assert!(shares("AVX2: `graded` / `trellis`").iter().all(|share| *share > 1.0));
+    assert!(shares("AVX2: `turboquant`").iter().all(|share| *share < 1.0));
 }
 
 #[test]
@@ -283,8 +262,8 @@ fn what_to_take_instead() {
 
 /// A page's bits for keys and values together, from the least to the most over the models.
 #[test]
-fn the_thirteen_rows_of_accuracy() {
-    let rows = table(ACCURACY, "\n## In thirteen rows\n");
+fn the_rows_of_accuracy() {
+    let rows = table(ACCURACY, "\n## Three models, three texts\n");
     assert_eq!(rows.len(), 13);
     for row in rows {
         let (mut names, centred) = (quoted(row[0]), !row[0].contains("raw") && !row[0].contains("llama.cpp"));

@@ -54,8 +54,8 @@ Input: a safetensors file with tensors in f16, bf16, f32 or f64, which
   q_pos  the token of each query, I32 or I64; without it, the last tokens
 An .npy array [..., width] is plain vectors, taken as keys and as values.
 
-Keys are measured as the cache stores them, every token in a page (except those
-that fill none). The first 256 tokens and every second query decide the balance;
+Keys are measured as the cache stores them. Tokens that do not fill a page stay
+in f16. The first 256 tokens and every second query decide the balance;
 both KL columns are over the other queries.
 
 The legend below the table explains its columns. The JSON has more digits:
@@ -76,9 +76,9 @@ With --cache each key/value head gets a cache. Tokens are appended in order, and
 the queries at a token attend as soon as it is there. bits_per_value is then of
 the whole cache at the end, exact tokens included.
 
-With --device cuda (a build with --features cuda), or hip (with hip), a second
-table has output_error by a GPU, keys and values of each codec that it takes in
-pages, beside the CPU's on the same pages; everything above is the CPU's.";
+With --device cuda or hip (a build with that feature), a second table compares
+output_error of the GPU and of the CPU on the same pages, for each codec that
+the GPU supports. All other numbers are the CPU's.";
 
 /// Arguments of `compare`.
 #[derive(Args)]
@@ -100,17 +100,22 @@ pub(crate) struct Compare {
     page: usize,
     /// Add a row for another program: the keys and values that it decoded (tensors k and v, or .npy [2, ...]); may be repeated
     #[arg(
-        help_heading = "Beside another program",
+        help_heading = "Compared with another program",
         long,
         value_name = "FILE",
         requires = "reconstructed_bits"
     )]
     reconstructed: Vec<PathBuf>,
     /// Bits a value that this program stored, everything counted: 4.25, or 4.25/3.5 for keys/values; one for each file
-    #[arg(help_heading = "Beside another program", long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
+    #[arg(help_heading = "Compared with another program", long, value_name = "BITS", requires = "reconstructed", value_parser = parse_bits)]
     reconstructed_bits: Vec<(f64, f64)>,
     /// Name of this row [default: the file's name]
-    #[arg(help_heading = "Beside another program", long, value_name = "NAME", requires = "reconstructed")]
+    #[arg(
+        help_heading = "Compared with another program",
+        long,
+        value_name = "NAME",
+        requires = "reconstructed"
+    )]
     reconstructed_name: Vec<String>,
     /// Recommend codecs for this many bits a value; also print what the library chooses for it [default: 3.2]
     #[arg(long, value_name = "BITS", value_parser = parse_budget)]

@@ -32,7 +32,7 @@ impl Device {
         if !built {
             let name = self.name();
             fail!(
-                "--device {name}: this build has no feature {name}: cargo install octaplex-cli --features {name}"
+                "--device {name}: this build has no feature {name}: cargo install --path cli --features {name}"
             );
         }
         Ok(())

@@ -35,10 +35,10 @@ impl Layer {
     /// The call reads after all earlier work on the caller's stream. Later work on the stream runs after
     /// it. The call waits until the rows are read, so it cannot be captured in a graph.
     ///
-    /// The GPU checks the rows. It accepts a row for sure if its values are finite and its norm is small.
-    /// The limit is 512 or 1,024. For keys it is multiplied by the smallest factor of the balance, and is 2
-    /// at worst. If any row is not accepted, the call copies all its rows to the host. The host then
-    /// decides and returns the error, as `append` does.
+    /// The GPU checks the rows. It accepts them if all values are finite and all norms are small: below
+    /// about 1,024, and half of that for centred keys. A balance multiplies the limit of keys by its
+    /// smallest factor. Otherwise the call copies all rows to the host, which decides and returns the error
+    /// as `append` does.
     ///
     /// The first page that closes copies the keys of one window to the host, for balance and prefix centre.
     /// Pages that the GPU cannot encode are copied to the host when they close.

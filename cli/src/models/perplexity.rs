@@ -19,10 +19,9 @@ Example:
   octaplex perplexity --model smollm2.gguf --text wikitext2_raw_test.txt \\
       --k trellis --v trellis
 
-The text is cut into windows; each is read from an empty cache, and every token
-but a window's first is predicted from those before it. Keys and values reach
-attention through the cache alone: what it has compressed is what the model
-reads.
+The text is cut into windows, and each starts with an empty cache. Every token
+except a window's first is predicted from those before it. Attention reads only
+the cache, so it sees the compressed keys and values.
 
 perplexity      exp of the mean -ln p(token), nats
 kl_mean, kl_p99 KL divergence of the next token's distribution from that with

@@ -593,7 +593,7 @@ class OctaplexCache(_Base):
         return self._groups[group]
 
     def held_layers(self) -> Optional[list[int]]:
-        """The numbers of the layers that hold keys and values here, where there are others: bits and profiles are of these."""
+        """Returns the numbers of the layers that this cache holds, or None if it holds all. ``bits`` and ``profile`` apply to them."""
         return None if len(self.ours) == len(self.layers) else [layer.number for layer in self.ours]
 
     def reset(self) -> None:
