@@ -29,8 +29,8 @@
 //!
 //! Widths are 64, 80, 96, 128, 192 and 256. Other codecs and widths return [`Error::Unsupported`].
 //!
-//! The CPU encodes pages with outliers, even if their tokens lie on the GPU. An outlier takes 12 bytes on
-//! the GPU. A layer first allocates space for one outlier in 32 chunks of each side that has them (0.75
+//! The CPU encodes pages with outliers, and of `trellis` with `scales` above 1, even if their tokens lie
+//! on the GPU. An outlier takes 12 bytes on the GPU. A layer first allocates space for one outlier in 32 chunks of each side that has them (0.75
 //! bits a value). It allocates more when a page needs more. If the GPU has no memory left, the call returns
 //! [`Failure::Memory`] and leaves the layer as it was.
 //!

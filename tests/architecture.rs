@@ -286,7 +286,7 @@ fn files_stay_readable() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn sources_have_no_marks_of_unfinished_work() {
     let mut files = files("", &["rs", "md", "toml", "sh", "js", "py", "yml", "yaml", "cu", "c", "h"]);
     files.retain(|(name, _)| name != "tests/architecture.rs");
     for (name, text) in files {

@@ -17,7 +17,7 @@ fn all_codecs() -> impl Iterator<Item = (&'static str, Backend)> {
     CodecSpec::all().iter().flat_map(|codec| Backend::available().map(move |backend| (codec.name, backend)))
 }
 
-/// A vector that the rotation of seed 0 takes to `rest` times the sum of all axes, but for the first, which has `first`.
+/// Returns the vector whose rotation with seed 0 is `first` in coordinate 0 and `rest` in all others.
 fn unrotated(dim: usize, first: f32, rest: f32) -> Vec<f32> {
     let int = codec("int:bits=8,rotate=true", dim, Backend::SCALAR);
     let axes = |first: u8, rest: u8| {
@@ -144,7 +144,7 @@ fn the_largest_scales_that_are_read() {
     }
 }
 
-/// Half of f16's smallest number is 2⁻²⁵; norms below 2⁻³⁰ are zeros, which no gain can tell: the largest is 19.7.
+/// Norms below 2⁻³⁰ are stored as zero. In f16 this changes no byte: no gain exceeds 19.7, and f16 rounds values below 2⁻²⁵ to zero.
 #[test]
 fn the_smallest_norms() {
     for backend in Backend::available() {
@@ -165,7 +165,7 @@ fn the_smallest_norms() {
     }
 }
 
-/// An f32 could tell them: 2⁻³⁰ is where zeros end there too.
+/// An f32 norm could hold smaller values, so here the limit of 2⁻³⁰ itself decides which vectors become zero.
 #[test]
 fn the_smallest_norms_in_f32() {
     for backend in Backend::available() {

@@ -45,7 +45,7 @@ fn assert_near(what: &str, measured: f64, expected: &str, tolerance: f64) {
     println!("{what}: {measured:.6} ({expected})");
 }
 
-/// Formats' documentation, "Numbers to reproduce", D = 128.
+/// Compares with the distortions of `docs/formats.md`, at D = 128.
 #[test]
 fn documented_distortions() {
     let x = Random::new(40).gaussians(VECTORS * D);

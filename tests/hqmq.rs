@@ -194,7 +194,7 @@ fn specs_say_what_is_possible() {
 
 /// Numbers that its text cannot have, in a spec that a program makes.
 #[test]
-fn sums_are_refused_beside_their_ranges() {
+fn additive_parameters_out_of_range_are_errors() {
     let build = |entries, radius_bits, dim| {
         let spec = CodecSpec::Additive(AdditiveSpec::new(entries, radius_bits));
         AnyCodec::build(spec, dim, Backend::detect(), HeadId::default()).map(drop)

@@ -219,9 +219,9 @@ fn table_4_bit_splits() {
     }
 }
 
-/// The encoder as the paper has it, in f64, with the directions at these offsets from each coordinate's nearest code;
-/// gives the mean and the 95th percentile of a key's squared error a coordinate, over Gaussian keys (a rotation of them
-/// is as good as they are).
+/// Encodes Gaussian keys as the paper does, in f64. It tries the directions at these code offsets from each coordinate's
+/// nearest code. Returns the mean and the 95th percentile of the keys' squared error per coordinate. It skips the
+/// rotation, because a rotated Gaussian is Gaussian.
 fn oracle(bdir: u8, bnrm: u8, offsets: &[i32], keys: usize) -> (f64, f64) {
     const D: usize = 128;
     let upper = octahedral_coordinates(bdir).expect("a codebook").iter().map(|&c| f64::from(c) / 32768.0);
@@ -334,9 +334,10 @@ fn local_searches_find_the_best_direction() {
     }
 }
 
-/// Section 4.1: one key among 2048 distractors, a query that is the key with a tenth of noise; the softmax weight of
-/// the needle, exact and on compressed keys. The paper's .960 is that of a needle of norm √128, as here; a Gaussian one,
-/// whose norm varies, gets .93 on average. Its .33 of TurboQuant-QJL does not replicate: the last row is ours.
+/// Measures the needle of section 4.1: one key among 2048 distractors, and a query that is the key with a tenth of noise.
+/// Rows have the needle's softmax weight, exact and on compressed keys. The paper's 0.960 is that of a needle of norm
+/// √128, as here. A Gaussian one, whose norm varies, gets 0.93 on average. The paper's 0.33 of TurboQuant-QJL does not
+/// replicate: the last row is ours.
 #[test]
 fn synthetic_needle() {
     const DISTRACTORS: usize = 2048;

@@ -201,7 +201,7 @@ fn corrupt_blocks_are_counted_over_pages() {
 }
 
 #[test]
-fn lies_are_errors_and_outputs_stay() {
+fn corrupt_outlier_lists_are_errors_and_leave_outputs() {
     for text in ["hqmq:med=3", "int:med=3"] {
         let codec = codec::<80>(text);
         let values = with_outliers(80, 6, &mut Random::new(9));

@@ -173,7 +173,7 @@ fn what_is_wrong_is_an_error_and_changes_nothing() {
 }
 
 #[test]
-fn a_typed_face_takes_arrays() {
+fn typed_codecs_take_arrays() {
     let codec = Typed::<_, 32>::new_with(Mirrored(Plain { dim: 32 })).unwrap();
     let mut page = [0; 2 * 36];
     codec.encode_page(&[[0.5; 32], [1.0; 32]], &mut page).unwrap();

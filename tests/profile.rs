@@ -220,7 +220,8 @@ fn it_beats_one_rate_for_all() {
     let sensitivities: Vec<_> = profile.sensitivities().collect();
     let layers = profile.solve(&config, 2.2).unwrap();
     for (a, b) in (0..24).flat_map(|a| (0..24).map(move |b| (a, b))) {
-        // Who loses more has at least as many bits, but for the last step, which may not fit.
+        // A layer with a larger sensitivity gets at least as many bits. The factor 3 allows for a last step that did not
+        // fit.
         let bits = |layer: usize| layers[layer].values.bits_per_value(64);
         assert!(bits(a) <= bits(b) || sensitivities[a][1] * 3.0 > sensitivities[b][1], "{a}, {b}");
     }
@@ -299,7 +300,7 @@ fn too_few_bits_and_too_many() {
 }
 
 #[test]
-fn the_ends_stay_exact() {
+fn boundary_layers_stay_f16() {
     let config = config(6).boundary_layers(1);
     let layers = uneven(6).solve(&config, 7.0).unwrap();
     let exact: Vec<_> = layers.iter().map(|layer| layer.keys.to_string() == "f16").collect();

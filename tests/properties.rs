@@ -287,7 +287,7 @@ fn exact_query_peak(spec: CodecSpec, dim: usize, query: &[f64]) -> f64 {
     }
 }
 
-/// For rows of `int`: half a unit of each group's integer weights, times its codes, which are as large as they can be here.
+/// Bounds the error of `int` outputs: half a unit of each group's integer weights times the largest code, over all rows.
 fn int_weight_errors(spec: IntSpec, dim: usize, weights: &[f32], blocks: &[u8], limit: f64) -> f64 {
     let group = spec.group.map_or(dim, usize::from);
     let (fields, largest) =

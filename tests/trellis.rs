@@ -322,8 +322,8 @@ fn planes_name_the_value_that_is_not_finite() {
     }
 }
 
-/// The search's survivors and everything else that encoding one vector keeps, in a thread of 16 KiB of stack, which is also
-/// its own beginning and end: too much would end the process.
+/// Encodes one vector on a thread with 16 KiB of stack, start-up frames included. A stack overflow would abort the test
+/// process.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_small_machine_encodes_in_16_kib() {

@@ -12,7 +12,7 @@ use octaplex::verify::{
 use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use std::fmt::Write;
 
-/// What the build was made with is not what the file says once it is rewritten.
+/// Returns whether this run rewrites the table. The table that was compiled in is then out of date.
 fn is_blessing() -> bool {
     std::env::var_os("OCTAPLEX_BLESS").is_some_and(|bless| bless == "1")
 }

@@ -281,8 +281,8 @@ impl Spec for HqmqSpec {
 /// millisecond. Without `alloc`, this value contains the 5 KB, and random sets have no index.
 ///
 /// Decoding and scoring take O(D). Encoding takes O(D) with an index, and O(D·S) without.
-/// `docs/hqmq.md` lists every deviation from the paper (Swain, Han, Weidele, Martino, Cox,
-/// Torralba, Algorithm 1).
+/// `docs/hqmq.md` has the format. The method is Algorithm 1 of HQMQ (Swain, Han, Weidele, Martino,
+/// Cox, Torralba).
 ///
 /// `D` may be any width up to 576. If it is not divisible by four, the last chunk is padded with
 /// zeros, which cost bits (6.7% at 45). `rotate=true` needs a width with a Hadamard matrix.

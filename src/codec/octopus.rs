@@ -47,8 +47,8 @@ use spec::{BDIR, BNRM, ROUNDS};
 ///
 /// Encoding and decoding take O(D log D), scoring O(D) in integers. The method is OCTOPUS (Boss,
 /// Voleti, Donné, Vainer, Algorithm 1) with an f16 norm that carries the least-squares gain, and
-/// codebooks from the closed-form marginals. `docs/octopus.md` lists every deviation. The rate is
-/// about bits + 1/3 + 16/D bits a value: see
+/// codebooks from the closed-form marginals. `docs/octopus.md` has the format. The rate is about
+/// bits + 1/3 + 16/D bits a value: see
 /// [`CodecSpec::bits_per_value`](crate::CodecSpec::bits_per_value).
 ///
 /// ```

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! So a bit changes the choice of several coordinates, and Viterbi's algorithm searches the best
-//! path for the whole vector. At 2 and 3 bits that comes within 2 dB of the Shannon bound. The best
+//! path for the whole vector. At 2 and 3 bits that is about 2 dB from the Shannon bound. The best
 //! scalar quantiser is 3.5 to 4.5 dB away.
 //!
 //! `docs/trellis.md` defines the format to the bit, the encoder and the rates. The code is a
@@ -192,8 +192,8 @@ impl Spec for TrellisSpec {
 ///
 /// Encoding takes O(D log D + D·states), decoding O(D log D), scoring O(D) in integers.
 ///
-/// [`encode`](Typed::encode) takes at most 8·D + 2 KiB of stack on top of its input and output.
-/// Without SIMD that is 5.6 KiB in all, for every `D`. [`encode_page`](Typed::encode_page) encodes
+/// [`encode`](Typed::encode) takes at most 8·D + 512·m bytes of stack on top of its input and output.
+/// With m = 4 and without SIMD that is 5.6 KiB in all. [`encode_page`](Typed::encode_page) encodes
 /// 16 vectors at a time. It takes 64·D bytes of stack, and the same for the search's decisions
 /// (128·D with 64 states).
 ///

@@ -4,7 +4,7 @@
 //! bytes   f16 largest norm │ u8 log2 of the octaves (its lowest two bits count) │ codes, row after row
 //!
 //! code    0        1                       2  …  62               63
-//! norm    zero     ≈ largest / 2^octaves                          largest
+//! norm    zero     ≈ largest / 2^(octaves · 62/64)                largest
 //! ```
 //!
 //! Codes are steps of a logarithmic scale, `octaves`/64 octaves apart. A page uses the scale of 1,

@@ -125,7 +125,8 @@ fn deviations_to_the_half_and_queries_to_three_eighths() {
 fn small_differences_are_left_alone() {
     let keys = |ratio: f32| alternating(|c| if c < DIM / 2 { 1.0 } else { ratio }, TOKENS);
     let is_balanced = |balance: Vec<f32>| balance.iter().any(|s| *s != 1.0);
-    // Of √ratio and 1, the squared coefficient of variation against 4/(8·128) for the keys that fill the first window.
+    // s is 1 or √ratio. These ratios put its squared coefficient of variation just below and above 4/(8·128), for the
+    // first window's 128 keys.
     assert!(!is_balanced(balance(&keys(1.27), &[])) && is_balanced(balance(&keys(1.30), &[])));
     // Against 4·(1/(8·400) + 9/(128·64)).
     let queries = alternating(|_| 2.0, 64);
@@ -134,7 +135,7 @@ fn small_differences_are_left_alone() {
 
 /// Queries attended in between, and how a prompt comes in, do not change a byte.
 #[test]
-fn it_is_decided_from_the_sequence_alone() {
+fn the_balance_does_not_depend_on_append_sizes_or_queries() {
     let keys = keys(|channel| 1.0 + channel as f32, 4);
     let config = four_bits(LayerConfig::new(2, DIM, 1000)).center(Center::Prefix);
     let whole = filled(config, &keys);

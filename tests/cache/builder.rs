@@ -34,7 +34,7 @@ fn bits_and_codecs_are_those_of_configurations() {
 }
 
 #[test]
-fn what_is_wrong_is_said_by_build() {
+fn build_returns_the_errors_of_invalid_specs() {
     let of = |builder: octaplex::cache::KvCacheBuilder| builder.build().map(drop);
     let begin = || KvCache::builder(1, 2, 128, 1000);
     assert!(matches!(of(begin().keys("nosuch")), Err(Error::UnknownCodec { .. })));

@@ -141,8 +141,8 @@ fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
         .sliding_window(256)
         .max_rollback(0)
         .balance(false);
-    // Keys that the code fits well, also twice as long; less their mean, the last is one large coordinate in the
-    // codec's basis, which is clipped, and the gain that makes up for it leaves f16.
+    // Every key alone can be encoded, even at twice its length. Minus the page's mean, the last key is one large
+    // coordinate in the rotated basis. Its code is clipped, and the gain that compensates pushes the norm beyond f16.
     let codec =
         Any::<32>::build(config.keys, Backend::detect(), HeadId { layer: 7, ..HeadId::default() }).unwrap();
     let key = |sign: f32| {

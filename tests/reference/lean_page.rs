@@ -2,17 +2,19 @@
 //!
 //! The page has keys and values of `trellis` codecs, for any number of heads; keys are centred page by page, which is the default.
 //! Read from top to bottom: random signs, rotation, sums, bits, the trellis code, norms, the centre, the page, its two products.
-//! `docs/formats.md` and `docs/trellis.md` define the same in words, and `tests/reference.rs` holds this file against the library,
+//! `docs/formats.md` and `docs/trellis.md` define the same in words, and `tests/reference.rs` compares this file with the library,
 //! bit for bit. Nothing here is fast: the library's kernels compute the same numbers in other ways.
 //!
-//! Three rules make results equal to the bit:
+//! Three rules make results bit-exact:
 //! * Floats are IEEE f32. Each operation rounds once, and a multiplication and an addition are never fused.
 //! * The order of a sum of floats is part of the format: [`dot`] has one, sums over tokens another. Sums of integers are exact.
 //! * An f16 is rounded to nearest even.
 //!
-//! What is left out: widths that are no power of two (their rotation begins with a small Hadamard matrix, see [`hadamard`]); 3, 6
-//! and 12 levels (their codes have a plane of base-3 digits); the options `gain`, `scales` and `rounds`; `graded`, which is two such
-//! codes of half the width; how `balance` and `prefix` are decided; errors for values that f16 cannot hold.
+//! This file does not have:
+//! * widths that are no power of two: their rotation begins with a small Hadamard matrix, see [`hadamard`];
+//! * 3, 6 and 12 levels, whose codes have a plane of base-3 digits;
+//! * the options `gain`, `scales` and `rounds`, and `graded`, which is two such codes of half the width;
+//! * how `balance` and `prefix` are decided, and errors for values that f16 cannot hold.
 
 use chacha20::ChaCha8Rng;
 use half::f16;
@@ -216,8 +218,8 @@ fn windows(code: &Code, path: &[usize]) -> Vec<usize> {
 /// ```
 ///
 /// For each state the search keeps the cost of the cheapest path into it. Of the two ways into a state, the one whose forgotten bit
-/// is 1 wins only if it is strictly cheaper. At the end, of states that cost the same, the one wins that is least when it is read with
-/// the newest bit lowest.
+/// is 1 wins only if it is strictly cheaper. The cheapest last state wins. Ties go to the smallest state, read with the newest bit
+/// as bit 0 (this file stores that bit highest).
 fn best_path(code: &Code, y: &[f32]) -> Vec<usize> {
     let states = code.book.codebook().states();
     let mut costs = vec![f32::INFINITY; states];
@@ -246,8 +248,8 @@ fn best_path(code: &Code, y: &[f32]) -> Vec<usize> {
     path
 }
 
-/// Encodes a row: its two planes, and its norm as an f16 holds it. The norm is the one that leaves the least error for these
-/// centroids, ‖x‖·⟨u, q⟩/⟨q, q⟩ with u the rotated vector of length 1 and q its centroids.
+/// Encodes a row into two planes and an f16 norm. The norm with the least error for these centroids is ‖x‖·⟨u, q⟩/⟨q, q⟩. Here u is
+/// the rotated vector of length 1, and q has its centroids.
 pub(super) fn encode_row(code: &Code, x: &[f32]) -> (Vec<u8>, f32) {
     let norm = dot(x, x).sqrt();
     let scale = if norm < SMALLEST_NORM { 0.0 } else { code.book.kappa() / norm };
@@ -288,15 +290,15 @@ pub(super) fn decode_row(code: &Code, row: &[u8], norm: f32) -> Vec<f32> {
 // f16 largest │ u8 log2 of the octaves │ codes of 6 bits, row after row
 // ```
 
-/// The scale of 2^e octaves, in units of the largest norm over 32767: code 0 is 0, code 63 the largest, and the codes between
+/// Returns the scale of 2^e octaves, in units of the largest norm over 32767. Code 0 is 0, and code 63 the largest. The codes between
 /// are 2^e/64 octaves apart, as the nearest integers. Half the largest is 16383.5, and becomes 16383.
 fn norm_scale(e: u8) -> Vec<i32> {
     let exact = |code: i32| 32767.0 * (-f64::from((63 - code) << e) / 64.0).exp2();
     (0..64).map(|code| if code == 0 { 0 } else { (exact(code) - 0.5).ceil() as i32 }).collect()
 }
 
-/// Takes the scale that loses least, and for each norm its nearest code, the upper one half way. Scales are tried from the narrowest;
-/// the first one that reaches down to the shortest row is the last to be tried.
+/// Chooses the scale with the least loss, then the nearest code of each norm; ties take the upper code. Scales are tried narrowest
+/// first. The search stops at the first scale whose code 1 is at or below every norm that is not zero.
 fn encode_norms(norms: &[f32]) -> Vec<u8> {
     let largest = norms.iter().fold(0.0, |largest: f32, norm| largest.max(*norm));
     let mut best = (f32::INFINITY, vec![0; norm_bytes(norms.len())]);
@@ -380,7 +382,7 @@ fn encode_rows(code: &Code, rows: &[Vec<f32>]) -> (Vec<u8>, Vec<u8>) {
     (planes.concat(), encode_norms(&norms))
 }
 
-/// The bytes of a page. What the centre decodes to is subtracted from the keys, not what it was: its error is then in no score.
+/// Returns the bytes of a page. Keys lose the decoded centre, not the exact one, so that its error is in no score.
 pub(super) fn encode_page(keys: &Code, values: &Code, position: u64, heads: &[Head]) -> Vec<u8> {
     let (mut page, mut behind) = (position.to_le_bytes().to_vec(), Vec::new());
     for head in heads {
@@ -445,8 +447,8 @@ pub(super) fn decode_values(code: &Code, parts: &Parts) -> Vec<Vec<f32>> {
     rows.map(|(row, norm)| decode_row(code, row, *norm)).collect()
 }
 
-/// The score q·k of each key, from its bytes: nothing is rotated back, since rotated vectors have the same products. The rotated
-/// query becomes integers of at most ±127, once for all pages, so that a score is a sum of integers and a few multiplications.
+/// Returns the score q·k of each key, from its bytes. Nothing is rotated back, because rotated vectors have the same products. The
+/// rotated query becomes integers of at most ±127, once for all pages. A score is then a sum of integers and a few multiplications.
 ///
 /// ```text
 /// score = q·prefix + q·centre + q·row          the first in floats, the others in integers

@@ -157,10 +157,10 @@ fn sets_are_small() {
     }
 }
 
-/// Ten million directions: `cargo test --release -- --ignored ten_million`.
+/// Eleven million directions: `cargo test --release -- --ignored ten_million`.
 #[test]
 #[ignore = "seconds in a release build, minutes in others"]
-fn ten_million_directions() {
+fn eleven_million_directions() {
     for (i, set) in sets().enumerate() {
         compare(&set, 1_000_000, 100 + i as u64, Backend::detect(), Backend::detect());
     }
