@@ -217,7 +217,7 @@ mod tests {
 
     /// Long rows prefetch their own later bytes. Short rows, and rows with `ahead`, do not.
     #[test]
-    fn long_rows_are_asked_for() {
+    fn long_rows_prefetch_their_later_bytes() {
         let bytes = vec![0; 66 * (LONG / 66 + 1)];
         let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
         for backend in Backend::available() {

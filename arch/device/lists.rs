@@ -242,7 +242,7 @@ mod tests {
 
     /// Words describe an outlier, and where each slot's begin.
     #[test]
-    fn words_are_outliers() {
+    fn words_describe_outliers() {
         let mut list = Vec::new();
         for (n, token) in [0u16, 5, 5, 63, 64, 64, 127, 100].into_iter().enumerate() {
             let n = n as u16;

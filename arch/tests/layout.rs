@@ -130,7 +130,7 @@ fn every_row_that_is_counted_lies_in_the_bytes() {
 /// Kernels do not check sets again, so a set that would make them read outside cannot be
 /// constructed.
 #[test]
-fn what_cannot_be_is_not_made() {
+fn constructors_reject_invalid_arguments() {
     let made = |make: &dyn Fn()| {
         let refused = catch_unwind(AssertUnwindSafe(make)).err();
         // Neither by an index nor by an overflow.

@@ -49,28 +49,28 @@ use lanes::{FOURS, GROUPS, LANES, NEIGHBOUR_SHIFTS, NEIGHBOURS, PATH_SHIFTS, RAW
 /// Centroids of the largest codebook.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
 
-/// How indices are found: by bits alone for a table in one, two or four registers, or in any other
-/// way.
+/// The lookup path. The first three take tables of 1, 2 or 4 registers, plain bits, and widths that
+/// 64 divides. `GENERAL` takes everything else: base-3 digits, other widths, larger tables.
 const SMALL: usize = 1;
 const MEDIUM: usize = 2;
 const WIDE: usize = 4;
-const LARGE: usize = 0;
+const GENERAL: usize = 0;
 
-/// What codes consist of: raw bits or nothing, digits, or both.
+/// The form of codes in the general path: raw bits or nothing, digits, or both.
 const POWERS: usize = 0;
 const TERNARY: usize = 1;
 const MIXED: usize = 2;
 
-/// Returns which order of `lanes.rs` a kind and form have. Large tables take lanes as they come, which
-/// is order 0; the others have an order for each number of raw bits.
+/// Returns which order of `lanes.rs` a kind and form have. The general path takes lanes as they come,
+/// which is order 0. The others have an order for each number of raw bits.
 const fn order(kind: usize, form: usize) -> usize {
-    if kind == LARGE { 0 } else { form }
+    if kind == GENERAL { 0 } else { form }
 }
 
 /// The constants that find the centroids of a row.
 struct Lookup {
     kind: usize,
-    /// Raw bits of a code. For large tables, what codes consist of.
+    /// With `GENERAL`: [`POWERS`], [`TERNARY`] or [`MIXED`]. Otherwise: raw bits of a code.
     form: usize,
     history: u32,
     chunks: usize,
@@ -106,9 +106,9 @@ macro_rules! for_kind {
             (WIDE, 2) => $function::<WIDE, 2>($lookup, $($argument),*),
             (WIDE, 3) => $function::<WIDE, 3>($lookup, $($argument),*),
             (WIDE, _) => $function::<WIDE, 4>($lookup, $($argument),*),
-            (_, POWERS) => $function::<LARGE, POWERS>($lookup, $($argument),*),
-            (_, TERNARY) => $function::<LARGE, TERNARY>($lookup, $($argument),*),
-            _ => $function::<LARGE, MIXED>($lookup, $($argument),*),
+            (_, POWERS) => $function::<GENERAL, POWERS>($lookup, $($argument),*),
+            (_, TERNARY) => $function::<GENERAL, TERNARY>($lookup, $($argument),*),
+            _ => $function::<GENERAL, MIXED>($lookup, $($argument),*),
         }
     };
 }
@@ -414,20 +414,20 @@ impl Lookup {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + TrellisCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
-            _ if radix != 1 || !dim.is_multiple_of(CHUNK) => LARGE,
+            _ if radix != 1 || !dim.is_multiple_of(CHUNK) => GENERAL,
             ..=64 => SMALL,
             65..=128 => MEDIUM,
             129..=256 => WIDE,
-            _ => LARGE,
+            _ => GENERAL,
         };
         let form = match (kind, radix, bits) {
-            (LARGE, 1, _) => POWERS,
-            (LARGE, _, 0) => TERNARY,
-            (LARGE, _, _) => MIXED,
+            (GENERAL, 1, _) => POWERS,
+            (GENERAL, _, 0) => TERNARY,
+            (GENERAL, _, _) => MIXED,
             _ => bits,
         };
         let chunks = dim.div_ceil(CHUNK);
-        let unpack = book.packing().filter(|_| kind == LARGE).map(|packing| {
+        let unpack = book.packing().filter(|_| kind == GENERAL).map(|packing| {
             let unpack = Unpack::new(packing, dim, path_end);
             let mut parts = [unpack.chunk(0); MAX_CHUNKS];
             for (i, part) in parts[..chunks].iter_mut().enumerate().skip(1) {
@@ -436,7 +436,7 @@ impl Lookup {
             (unpack, parts)
         });
         let above = _mm512_set1_epi8(book.history() as i8 + 1);
-        let path_shifts = if kind == LARGE { &NEIGHBOUR_SHIFTS } else { &PATH_SHIFTS[form] };
+        let path_shifts = if kind == GENERAL { &NEIGHBOUR_SHIFTS } else { &PATH_SHIFTS[form] };
         Self {
             kind,
             form,
@@ -462,7 +462,7 @@ impl Lookup {
         chunk: usize,
         first: usize,
     ) -> [__m512i; 4] {
-        if KIND == LARGE {
+        if KIND == GENERAL {
             return self.centroids_large::<RAW>(block, chunk, first);
         }
         let mut out = [_mm512_setzero_si512(); 4];

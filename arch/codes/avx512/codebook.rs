@@ -21,9 +21,9 @@ pub(crate) struct Bytes {
     /// set. Setting all would take longer than scoring a row, and a call scores only some dozen
     /// rows.
     raw: [MaybeUninit<Place>; MAX_CHUNKS],
-    /// The same for digits, if codes have digits. Otherwise it is not set: that would take a fifth
-    /// of a page's time. The values are written as words and then moved in registers, which waits
-    /// for memory.
+    /// Where the digits of each chunk lie. It is set only if codes have digits: setting it always costs
+    /// a fifth of a page's time. Words are stored one by one and loaded as registers, and such loads
+    /// wait for the stores.
     chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],
     count: usize,
 }

@@ -154,8 +154,8 @@ __device__ __forceinline__ void flip(float (&v)[MINE], u32 signs) {
     for (int i = 0; i < MINE; i++) v[i] = __uint_as_float(__float_as_uint(v[i]) ^ (signs << (31 - i) & 0x80000000u));
 }
 
-// Rotates rows. They have the first round's signs since they were read: earlier operations give the same result
-// with a sign and without. `scaled`: scales the last round too.
+// Rotates rows. The caller has already flipped the signs of round 1, when it loaded the rows. This is correct, because
+// balance, prefix and centre commute with a flip. `scaled`: multiplies the last round by 1/√D too.
 __device__ __forceinline__ void rotate(const Encode &p, float (&v)[MINE], u32 signs, int lane, bool scaled, float *row) {
     for (u32 round = 1; round <= p.rounds; round++) {
         if (round > 1) flip(v, signs);

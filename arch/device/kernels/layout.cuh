@@ -12,18 +12,16 @@
 //               well, with DIM and KEYS of a half and OF_HALF 1
 //   SLOT_BYTES  bytes of a whole slot, for an encoder of one half. WHOLE: channels of a whole key, HALF_AT: the half's first
 //
-//   shape       code
-//   4, 3, 2     codes of 4, 3 or 2 bits
-//   11, 12, 13  a trellis of 8 states with codes of 1, 2 or 3 bits
-//   1, 5 to 8   codes of 1 and 5 to 8 bits, looked up in shared memory (streams.cuh), as are the next two
-//   62 to 74    levels with digits: 60 for radix 3 or 70 for radix 5, plus the bits of a code here
-//   200 to 654  other trellises: 100 for each bit of a path in addition to the newest, 50 for digits of radix 3, plus the
-//               bits of a code here
-//   32 to 38    integers of 2 to 8 bits with a scale for each row
-//   102 to 168  integers with a scale, or a scale and a zero, for each group: see group_of
-//   20          triplets
-//   43          small blocks of 32 codes of 3 bits, each with a scale
-//   50          chunks of four values with a scale for each row
+//   shape                  code of a row, from CodeShape::number (arch/device/tables.rs). b: bits of a code here
+//   b                      codes of b bits: 2 to 4 are looked up in registers, 1 and 5 to 8 in shared memory (streams.cuh)
+//   10 + b                 a trellis of 8 states with codes of 1 to 3 bits, in registers
+//   20 | 43 | 50           triplets | small blocks of 32 codes of 3 bits, each with a scale | chunks of four values
+//   30 + b                 integers with a scale for each row
+//   60 + b | 70 + b        levels with digits of radix 3 | of radix 5, in shared memory
+//   100 + 10 log2(g/16) + b   integers with a scale for each group of g = 16, 32 or 64; 30 more with zeros: see group_of
+//   160 + b                integers with a scale and a zero for each row
+//   100 h + b              other trellises, in shared memory: h bits of a path in addition to the newest; 50 more with
+//                          digits of radix 3
 //
 // A slot has 64 tokens of one head. A page of 128 or 256 tokens takes several slots. Data that a warp needs
 // together lies together, aligned to 16 bytes. A row has WIDE coordinates here, the next multiple of 32; nothing

@@ -314,8 +314,8 @@ fn add<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(
     }
 }
 
-/// Returns of how many sums a row is one.
-const fn sums_of_row<const BITS: usize, const DIM: usize>() -> usize {
+/// Returns the number of `i32` partial sums that [`finish`] adds up for one row's score: 1, 2 or 4.
+const fn partial_sums<const BITS: usize, const DIM: usize>() -> usize {
     if BITS == 2 && DIM < LANE { DIM / 16 } else { DIM / 32 }
 }
 
@@ -328,7 +328,7 @@ fn finish<const BITS: usize, const DIM: usize>(
     scales: __m256,
     scores: &mut [f32],
 ) {
-    let sums = match sums_of_row::<BITS, DIM>() {
+    let sums = match partial_sums::<BITS, DIM>() {
         1 => a,
         2 => {
             let a = _mm256_shuffle_epi32::<0b11_01_10_00>(a);
@@ -369,7 +369,7 @@ fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn start<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(query: &IntQuery) -> __m256i {
     let sum = query.values.iter().map(|value| i32::from(*value)).sum::<i32>();
-    _mm256_set1_epi32(-i32::from(L::BIAS) / sums_of_row::<BITS, DIM>() as i32 * sum)
+    _mm256_set1_epi32(-i32::from(L::BIAS) / partial_sums::<BITS, DIM>() as i32 * sum)
 }
 
 #[inline]
