@@ -168,7 +168,7 @@ class Tables:
         for model, tokens, *figures, equal, written in rows:
             theirs, ours = figures[::2], figures[1::2]
             times = [f"{a}, {b} ({ratio(b, a)})" for a, b in zip(theirs[:2], ours[:2])]
-            size = f"{thousands(theirs[2], ' ')}, {thousands(ours[2], ' ')}"
+            size = f"{int(theirs[2]) / 1e6:.1f}, {int(ours[2]) / 1e6:.1f}"
             yield f"{model}, {thousands(tokens)}", *times, size, f"{equal} of {written}"
 
     def chunk_store(titles, rows):
