@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# This library beside ggml, tq-kv, ruvector-turboquant and turboquant-rs on one core of this machine: builds ggml, the peers and the comparison for
-# each instruction set that the CPU has, runs it, prints the tables and writes peers-avx2.json, peers-avx512.json into the folder
+# Compares this library with ggml, tq-kv, ruvector-turboquant, turboquant-rs, bitpolar and candle-nn on one core of this machine. It
+# builds ggml, the peers and the comparison for each instruction set that the CPU has, runs it, prints the tables and writes peers-avx2.json, peers-avx512.json into the folder
 # `target` here. Needs Rust, a C++ compiler and CMake. Not part of CI. Words choose sections, all without one: encode, decode, score,
 # memory, sums, step, prefill.
 set -euo pipefail

@@ -170,6 +170,11 @@ fn encoded(of: Type, rows: &[f32]) -> Vec<u8> {
     bytes
 }
 
+/// bitpolar's quantiser with 4 bits, and the number of projections of its README: a quarter of the width.
+fn bitpolar() -> Result<bitpolar::turbo::TurboQuantizer, Box<dyn Error>> {
+    Ok(bitpolar::turbo::TurboQuantizer::new(D, 4, D / 4, 1)?)
+}
+
 /// turboquant-rs's cache: a layer of the first rows, with its bit of QJL.
 fn turboquant_rs(rows: &[f32]) -> Result<turboquant::attention::QuantizedKVCache, Box<dyn Error>> {
     let config = turboquant::packed::TurboQuantConfig::new(4, D)?;
@@ -205,6 +210,10 @@ fn encode(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box
             black_box(turboquant::quantize::quantize_vec(&config, black_box(x)).expect("finite"));
         }
     }));
+    let (codec, few) = (bitpolar()?, rows[..64 * D].to_vec());
+    runners.push(Runner::new("bitpolar, 4 bits", 64, move || {
+        few.chunks_exact(D).for_each(|x| drop(black_box(codec.encode(black_box(x)))));
+    }));
     report.section("encode a vector", REFERENCE, runners);
     Ok(())
 }
@@ -237,6 +246,12 @@ fn decode(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box
     runners.push(Runner::new("turboquant-rs, 4 bits", 64, move || {
         let decode = |block| turboquant::quantize::dequantize_vec(&config, black_box(block));
         blocks.iter().for_each(|block| drop(black_box(decode(block).expect("its own"))));
+    }));
+    let codec = bitpolar()?;
+    let codes = rows[..64 * D].chunks_exact(D).map(|x| codec.encode(x)).collect::<Result<Vec<_>, _>>()?;
+    println!("bitpolar, 4 bits: {} bytes a vector", codes[0].to_compact_bytes().len());
+    runners.push(Runner::new("bitpolar, 4 bits", 64, move || {
+        codes.iter().for_each(|code| drop(black_box(codec.decode(black_box(code)))));
     }));
     report.section("decode a vector", REFERENCE, runners);
     Ok(())
@@ -273,6 +288,17 @@ fn score(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<
                 for blob in black_box(&blobs).chunks_exact(bytes) {
                     let metric = ruvector_turboquant::Metric::DotProduct;
                     black_box(ruvector_turboquant::asymmetric_distance(metric, &query.blob, blob, D));
+                }
+            }
+        }));
+        let codec = bitpolar()?;
+        let codes =
+            rows[..FEW * D].chunks_exact(D).map(|x| codec.encode(x)).collect::<Result<Vec<_>, _>>()?;
+        let of_bitpolar = queries.clone();
+        runners.push(Runner::new("bitpolar, 4 bits", count * FEW, move || {
+            for query in of_bitpolar.chunks_exact(D) {
+                for code in black_box(&codes) {
+                    black_box(codec.inner_product_estimate(code, query).expect("its own"));
                 }
             }
         }));
@@ -393,13 +419,25 @@ fn attention(
             black_box(&output);
         }));
     }
+    let (repeated, cpu) = (rows.repeat(tokens / ROWS), candle_core::Device::Cpu);
+    let keys = candle_core::Tensor::from_vec(repeated, (1, tokens, 1, D), &cpu)?;
+    let asked = candle_core::Tensor::from_slice(&queries, (1, block, 1, D), &cpu)?;
+    let flash = move || {
+        let mask = candle_nn::attention::AttnMask::causal_with_offset(tokens - block);
+        let scale = 1.0 / (D as f32).sqrt();
+        candle_nn::attention::flash_attn::<f32>(&asked, &keys, &keys, scale, mask, None, None)
+    };
+    outputs.push(flash()?.flatten_all()?.to_vec1::<f32>()?);
+    runners.push(Runner::new("candle-nn f32", block * tokens, move || drop(black_box(flash()))));
     // All answer the same question, as well as their bits allow.
     let exact = exact_attention(rows, &queries[..D], tokens + 1 - block);
-    let apart = |x: &[f32]| x.iter().zip(&exact).map(|(x, y)| (f64::from(*x) - y).powi(2)).sum::<f64>().sqrt();
+    let apart =
+        |x: &[f32]| x.iter().zip(&exact).map(|(x, y)| (f64::from(*x) - y).powi(2)).sum::<f64>().sqrt();
     let norm = apart(&[0.0; D]);
     println!("\nThe first query's output, its distance from attention in f64 by the norm of that:");
     for (runner, output) in runners.iter().zip(&outputs) {
-        let (apart, most) = (apart(&output[..D]) / norm, if runner.name == "f16 / f16" { 0.001 } else { 0.6 });
+        let (apart, most) =
+            (apart(&output[..D]) / norm, if runner.name == "f16 / f16" { 0.001 } else { 0.6 });
         println!("{}: {apart:.4}", runner.name);
         if apart.is_nan() || apart > most {
             return Err(format!("{}: {apart:.4} is more than {most}", runner.name).into());
@@ -425,6 +463,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let isa = env!("PEERS_ISA");
     let backend = Backend::named(isa).ok_or(format!("this CPU has no {isa}"))?;
     ggml::init();
+    // candle's threads: this one alone, whose processor time counts.
+    rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global()?;
     let rows = gaussian(1, ROWS * D);
     let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);
     let mut report = Report { json: String::new(), isa: isa.into() };
