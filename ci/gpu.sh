@@ -76,8 +76,8 @@ if [[ -n $binary ]]; then
   export -f run
   export binary
   tests=$("$binary" --list 2>/dev/null | sed -n 's/: test$//p')
-  (($#)) && tests=$(grep -F "$(printf '%s\n' "$@")" <<<"$tests")
-  [[ -n $tests ]] && xargs -P "$processes" -I{} bash -c 'run {}' <<<"$tests" || fail "Rust's tests failed"
+  if (($#)); then tests=$(grep -F "$(printf '%s\n' "$@")" <<<"$tests") || fail "no test in Rust has such a name: $*"; fi
+  [[ -z $tests ]] || xargs -P "$processes" -I{} bash -c 'run {}' <<<"$tests" || fail "Rust's tests failed"
 fi
 if [[ -n $package ]]; then
   rc=0
