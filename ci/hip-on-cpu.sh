@@ -15,8 +15,9 @@ mkdir -p "$folder/lib"
 g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libamdhip64.so "-DGPU_H=\"$PWD/ci/hip-on-cpu/gpu.h\"" \
   ci/hip-on-cpu/stand_in.cpp -o "$folder/lib/libamdhip64.so" -ldl
 cp "$folder/lib/libamdhip64.so" "$folder/lib/libhiprtc.so"
-export ROCM_PATH=$folder OCTAPLEX_CACHE=$folder/images OCTAPLEX_REQUIRE=hip CARGO_TARGET_DIR=$folder/build CARGO_PROFILE_DEV_DEBUG=0
-gpu() { cargo test -p octaplex -p octaplex-arch --features octaplex/hip --test gpu --locked -- "$@"; }
+export ROCM_PATH=$folder OCTAPLEX_CACHE=$folder/images OCTAPLEX_REQUIRE=hip
+export CARGO_PROFILE_DEV_OPT_LEVEL=0 # with it, and with both features, ci/tests.sh has built the tests
+gpu() { cargo test -p octaplex -p octaplex-arch --features octaplex/cuda,octaplex/hip --test gpu --locked -- "$@"; }
 if (($#)); then
   gpu "$@"
   exit

@@ -6,7 +6,7 @@
 #
 # Small files replace those that a reader downloads: the two-layer model of the tool's tests for models, and letters of its
 # alphabet for texts. The tool with language models is the development build (ci/tool.sh). SPEC becomes trellis, and D becomes
-# 128. Everything is installed into target/readme.
+# 128. The longest commands take a quarter of the tokens. Everything is installed into target/readme.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_PROFILE_BENCH_DEBUG=0 # so that benchmarks and the tool share what they are built from
@@ -34,7 +34,14 @@ run() { # run TITLE TEXT
 }
 cargo() {
   case "$*" in
-    "run --release -p octaplex-cli --features models -- "*) ../../ci/tool.sh octaplex "${@:8}" ;;
+    "run --release -p octaplex-cli --features models -- "*)
+      set -- "${@:8}"
+      case $1 in
+        sweep) set -- "${@/#512/128}" ;;
+        needle) set -- "${@/#2048,4096/512,1024}" ;;
+      esac
+      ../../ci/tool.sh octaplex "$@"
+      ;;
     "install --path "*) (cd ../.. && command cargo "$@") ;; # said in the root of a clone
     *) command cargo "$@" ;;
   esac

@@ -203,14 +203,18 @@ impl Case {
         let (block, window) = (options.queries.unwrap_or(1), options.window.or(self.config.sliding_window));
         let first = options.position.unwrap_or_else(|| next - block);
         let mut output = Vec::new();
+        let decode = |(head, number)| {
+            let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
+            layer.decode(head, number, &mut key, &mut value).unwrap();
+            (key, value)
+        };
+        let tokens = positions.len();
+        let decoded: Vec<_> = (0..kv_heads)
+            .flat_map(|head| (0..tokens).map(move |number| (head, number)))
+            .map(decode)
+            .collect();
         for (head, queries) in queries.chunks_exact(block * dim).enumerate() {
-            let decoded: Vec<_> = (0..positions.len())
-                .map(|number| {
-                    let (mut key, mut value) = (vec![0.0; dim], vec![0.0; dim]);
-                    layer.decode(head / (self.heads / kv_heads), number, &mut key, &mut value).unwrap();
-                    (key, value)
-                })
-                .collect();
+            let decoded = &decoded[head / (self.heads / kv_heads) * tokens..][..tokens];
             for (query, at) in queries.chunks_exact(dim).zip(first..) {
                 let start = window.map_or(0, |window| (at + 1).saturating_sub(window));
                 let mut logits = Vec::new();
@@ -232,7 +236,7 @@ impl Case {
                 let max = logits.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = logits.iter().copied().chain(sink).map(|x| (x - max).exp()).sum();
                 let mut sum = vec![0.0; dim];
-                for (logit, (_, value)) in logits.iter().zip(&decoded) {
+                for (logit, (_, value)) in logits.iter().zip(decoded) {
                     let weight = (logit - max).exp() / total;
                     sum.iter_mut().zip(value).for_each(|(sum, x)| *sum += weight * f64::from(*x));
                 }
@@ -253,11 +257,16 @@ impl Case {
     /// Returns the largest relative error of a head's output, compared with f64 and with the CPU.
     fn check(&self, device: &gpu::Device, options: &Attend) -> (f64, f64) {
         let layer = self.layer();
-        let (mut gpu, queries) = (self.on_gpu(device, &layer), self.block(options.queries.unwrap_or(1)));
+        self.check_layer(&layer, &mut self.on_gpu(device, &layer), options)
+    }
+
+    /// Does the same with a layer that the CPU and the GPU hold.
+    fn check_layer(&self, layer: &SharedLayer, gpu: &mut gpu::Layer, options: &Attend) -> (f64, f64) {
+        let queries = self.block(options.queries.unwrap_or(1));
         let mut output = vec![f32::NAN; queries.len()];
         gpu.attend_with(&queries, options, &mut output).unwrap();
-        let exact = self.in_f64(&layer, &queries, options);
-        let cpu: Vec<f64> = self.on_cpu(&layer, &queries, options).iter().map(|x| f64::from(*x)).collect();
+        let exact = self.in_f64(layer, &queries, options);
+        let cpu: Vec<f64> = self.on_cpu(layer, &queries, options).iter().map(|x| f64::from(*x)).collect();
         let dim = self.config.key_dim;
         (error(&output, &exact, dim), error(&cpu.iter().map(|x| *x as f32).collect::<Vec<_>>(), &exact, dim))
     }
@@ -407,25 +416,28 @@ fn every_option() {
         Attend::default().sink_logits(&logits),
         Attend::default().sink_logits(&logits).soft_cap(8.0).window(400).keep_sinks(true).scale(-0.1),
     ];
-    for (number, options) in all.iter().enumerate() {
-        for (keys, dim) in [
-            ("turboquant", 128),
-            ("trellis", 64),
-            ("turboquant:bits=3", 80),
-            ("turboquant:bits=2", 256),
-            ("octopus", 128),
-            ("int", 96),
-            ("tq3_0:variant=3bit", 192),
-            ("hqmq", 80),
-            ("turboquant:bits=8", 128),
-            ("trellis:states=64", 192),
-            ("int:med=2", 128),
-            ("turboquant:levels=12", 80),
-            ("graded", 128),
-        ] {
-            let of_keys = ["graded", "octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
-            let values = if of_keys { "turboquant" } else { keys };
-            let (gpu, _) = case(keys, values, dim, (12, 2), 1500).check(&device, options);
+    for (keys, dim) in [
+        ("turboquant", 128),
+        ("trellis", 64),
+        ("turboquant:bits=3", 80),
+        ("turboquant:bits=2", 256),
+        ("octopus", 128),
+        ("int", 96),
+        ("tq3_0:variant=3bit", 192),
+        ("hqmq", 80),
+        ("turboquant:bits=8", 128),
+        ("trellis:states=64", 192),
+        ("int:med=2", 128),
+        ("turboquant:levels=12", 80),
+        ("graded", 128),
+    ] {
+        let of_keys = ["graded", "octopus", "tq3_0", "hqmq"].iter().any(|alone| keys.starts_with(alone));
+        let values = if of_keys { "turboquant" } else { keys };
+        let case = case(keys, values, dim, (12, 2), 1500);
+        let layer = case.layer();
+        let mut gpu = case.on_gpu(&device, &layer);
+        for (number, options) in all.iter().enumerate() {
+            let (gpu, _) = case.check_layer(&layer, &mut gpu, options);
             assert!(gpu < TOLERANCE, "{keys}, options {number}: {gpu:e}");
         }
     }

@@ -49,6 +49,11 @@ fn check_life(keys: &str, values: &str) {
 }
 
 #[test]
+fn floats() {
+    check_life("f16", "bf16");
+}
+
+#[test]
 fn codes_and_paths() {
     check_life("turboquant", "trellis:m=2");
 }
@@ -74,6 +79,6 @@ fn signs_and_sums_of_directions() {
 }
 
 #[test]
-fn two_norms_and_floats() {
+fn two_norms_and_bf16() {
     check_life("octopus-qjl", "bf16");
 }

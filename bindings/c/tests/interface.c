@@ -563,6 +563,39 @@ static void brought(void) {
     free(memory);
 }
 
+/* An infinite scale in any row is found, on each backend, with one query and with many. A compiler could remove such a check. */
+static void scales(void) {
+    enum { ROWS = 37, MANY = 33 };
+    static const char *const specs[] = {"turboquant:bits=2", "turboquant:bits=3", "turboquant", "turboquant:bits=8", "int", "trellis", "trellis:m=8"};
+    static const size_t counts[] = {1, 3, 8, MANY};
+    static unsigned char page[ROWS * 80];
+    static float words[MANY * 2 * WIDTH], scores[MANY * ROWS];
+    const char *name;
+    for (size_t b = 0; (name = octaplex_backend_name(b)) != NULL; b++)
+        for (size_t s = 0; s < sizeof specs / sizeof *specs; s++) {
+            octaplex_codec *codec = octaplex_codec_create(specs[s], WIDTH, NULL, name, &error);
+            octaplex_codec_sizes sizes = {.size = sizeof sizes};
+            size_t used = 0;
+            CHECK(codec != NULL);
+            WELL(octaplex_codec_get_sizes(codec, &sizes, &error));
+            WELL(octaplex_codec_encode(codec, keys, ROWS * WIDTH, page, sizeof page, &used, &error));
+            for (size_t q = 0; q < MANY; q++)
+                WELL(octaplex_codec_prepare_query(codec, queries, WIDTH, words + q * sizes.query_words, sizes.query_words, &error));
+            for (size_t row = 0; row < ROWS; row++)
+                for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+                    unsigned char *high = page + row * sizes.block_bytes + 1, before = *high; /* of the scale, in f16 */
+                    size_t all = counts[c] * ROWS;
+                    char block[32];
+                    snprintf(block, sizeof block, "block %zu", row);
+                    *high = 0x7c;
+                    FAILS(octaplex_codec_score(codec, words, counts[c] * sizes.query_words, page, used, scores, all, &error), CORRUPT, block);
+                    *high = before;
+                }
+            WELL(octaplex_codec_score(codec, words, sizes.query_words, page, used, scores, ROWS, &error));
+            WELL(octaplex_codec_free(codec, &error));
+        }
+}
+
 /* Handles that are none. */
 static void handles(void) {
     octaplex_codec *codec = octaplex_codec_create("int", WIDTH, NULL, NULL, &error);
@@ -608,11 +641,12 @@ int main(int count, char **words) {
         library();
         floats();
         codecs();
+        scales();
         lives();
         tensors();
         options();
         query_heads();
-    configurations();
+        configurations();
         brought();
         handles();
     }

@@ -1,7 +1,7 @@
 //! Every kernel on every backend of this CPU. Scores and sums are also compared with an f16 dot
 //! product with fused multiply-adds, which is what an uncompressed cache computes.
 //!
-//! `cargo bench -p octaplex-arch -- score` runs some of them, `-- --quick` gives a first
+//! `cargo bench --bench kernels -- score` runs some of them, `-- --quick` gives a first
 //! impression. Times are per call. Scores and sums take 4,096 rows of 128 coordinates, so 4.1 µs is
 //! one nanosecond a row.
 
