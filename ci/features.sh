@@ -7,9 +7,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 families=$(sed -n 's/^codecs = \[\(.*\)\]$/\1/p' Cargo.toml | tr -d '",')
 [[ $(wc -w <<<"$families") -ge 9 ]] || { echo "Cargo.toml has no list of codecs' features" >&2; exit 1; }
-export RUSTFLAGS="-D warnings"
-for features in "" alloc ${families// /,alloc },alloc; do
-  echo "features: ${features:-none}"
-  cargo check --quiet -p octaplex --no-default-features --features "$features" --locked
-done
+lint() { # lint FEATURES
+  echo "features: ${1:-none}"
+  cargo clippy --quiet -p octaplex -p octaplex-arch --no-default-features --features "$1" --locked -- -D warnings
+}
+lint ""
+lint octaplex/alloc
+for family in $families; do lint "octaplex/alloc,octaplex/$family"; done
 CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo test -p octaplex --no-default-features --features alloc,trellis --test features --locked

@@ -19,6 +19,5 @@ features=octaplex/rayon,octaplex/serde,octaplex/cuda,octaplex/hip,octaplex-cli/c
 all=(--workspace --features "$features" --locked)
 cargo clippy "${all[@]}" --all-targets -- -D warnings
 ci/features.sh
-cargo clippy --no-default-features --locked -- -D warnings
 cargo clippy -p octaplex -p octaplex-arch --features octaplex/hip --locked -- -D warnings # without CUDA
 RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps

@@ -42,6 +42,10 @@ cargo() {
       esac
       ../../ci/tool.sh octaplex "$@"
       ;;
+    "run --example "*) # as the tests build it
+      command cargo build -p octaplex -p octaplex-arch --example "$3" --locked
+      "../debug/examples/$3"
+      ;;
     "install --path "*) (cd ../.. && command cargo "$@") ;; # said in the root of a clone
     *) command cargo "$@" ;;
   esac

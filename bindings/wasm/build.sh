@@ -1,7 +1,13 @@
 #!/usr/bin/env bash
-# Builds the modules of the npm package into js/: with the recommended codecs, and with all; with SIMD128, and without, and puts the page of demo/ together in site/, for any static file
-# server: its own files, the package, the sample of `octaplex compare`, and the checksums that this repository states.
-# `build.sh one FILE` builds the module of one codec. Needs nothing but a Rust that knows wasm32-unknown-unknown.
+# Builds the modules of the npm package into js/: with the recommended codecs and with all, with SIMD128 and without. Then it
+# writes the demo into site/, for any static file server: the files of demo/, the package, the sample of `octaplex compare` and
+# the published checksums.
+#
+# usage: build.sh
+#        build.sh one FILE              builds the module of one codec
+#        build.sh bench FILE [plain]    builds the module of bench/
+#
+# It needs a Rust that has the target wasm32-unknown-unknown.
 set -euo pipefail
 package=$(cd "$(dirname "$0")" && pwd)
 root=$package/../..
