@@ -43,7 +43,7 @@ cargo() {
       ../../ci/tool.sh octaplex "$@"
       ;;
     "run --example "*) # as the tests build it
-      command cargo build -p octaplex -p octaplex-arch --example "$3" --locked
+      command cargo build -p octaplex -p octaplex-arch --features octaplex/std --example "$3" --locked
       "../debug/examples/$3"
       ;;
     "install --path "*) (cd ../.. && command cargo "$@") ;; # said in the root of a clone
