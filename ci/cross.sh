@@ -91,7 +91,7 @@ arm64() {
   "$CARGO_TARGET_DIR/engine-g++" | diff "$CARGO_TARGET_DIR/engine" -
   # Each long test has one thread. They run side by side, and their outputs follow one another.
   local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
-  # The tests with guard pages compare kernels with the specification too. Both are of the implementation for any registers.
+  # The tests with guard pages compare kernels with the specification too. `layout` loads rows of every width.
   run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards --test layout >"$newer" 2>&1 &
   run_arm64 cortex-a53 neon "${kernels[@]}"
   wait "$!" || { cat "$newer"; echo "failed on a Cortex-A76" >&2; exit 1; }
