@@ -15,6 +15,9 @@ sed -i 's/^members = .*/members = [".", "arch"]/' Cargo.toml
 cargo update --quiet -p libm --precise 0.2.11
 [[ $(cargo tree --locked -p octaplex -e normal --prefix none | grep -c '^libm v0.2.11') -gt 0 ]]
 # Without optimisation they build in a third of the time. The README's command runs all cases of the long ones.
-env -u OCTAPLEX_THOROUGH CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_TARGET_DIR=$folder/../build \
-  cargo test --quiet --locked -p octaplex --no-default-features --features codecs --test suite -- \
-  golden:: untrusted:: verify:: own_codec:: outliers:: rates:: rotation:: qjl:: polarquant:: --skip every_finite_vector
+tests() { # tests FEATURES PATTERN...
+  env -u OCTAPLEX_THOROUGH CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_TARGET_DIR=$folder/../build \
+    cargo test --quiet --locked -p octaplex --no-default-features --features "$1" --test suite -- "${@:2}"
+}
+tests codecs golden:: untrusted:: verify:: own_codec:: outliers:: rates:: rotation:: qjl:: polarquant:: --skip every_finite_vector
+tests codecs,alloc rotation::haar # these need a heap
