@@ -2,6 +2,9 @@
 # Counts the instructions of each codec's calls, for each row, with callgrind. Counts are the same on every machine with the same
 # compiler, however busy it is. Valgrind knows no AVX-512, so other backends are counted.
 #
+# It also counts the instructions that change a thread's configuration of AMX tiles, which its host may have set. No CPU with AMX
+# is needed for that.
+#
 # usage: ci/instructions.sh            fails if a call takes over 3% more than ci/instructions.txt says
 #        ci/instructions.sh --bless    rewrites the table; the commit must say why a count grew
 set -euo pipefail
@@ -11,6 +14,14 @@ table=$PWD/ci/instructions.txt
 # The same release build of the library as for the tool and the C interface.
 program=$(CARGO_PROFILE_BENCH_DEBUG=0 cargo bench --quiet --locked --no-run --message-format=json-render-diagnostics -p octaplex --bench instructions --features std \
   | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+
+# One function saves the host's configuration and loads ours; one loads the host's again, or releases tiles if there was none.
+if [[ $(uname -m) == x86_64 ]]; then
+  found=$(objdump -d --no-show-raw-insn "$program" | grep -oE '\b(sttilecfg|ldtilecfg|tilerelease)\b' | sort | uniq -c | xargs)
+  [[ $found == "2 ldtilecfg 1 sttilecfg 1 tilerelease" ]] \
+    || { echo "a configuration of tiles is set without saving the host's, or inlined: $found" >&2; exit 1; }
+fi
+
 folder=${CARGO_TARGET_DIR:-target}/instructions
 rm -rf "$folder"
 mkdir -p "$folder"

@@ -10,8 +10,10 @@
 //! tmm5 = a1      tmm7 = b1
 //! ```
 //!
-//! Outside of [`Configured`], tiles are in their initial state, so the system does not have to save
-//! them.
+//! A thread has one configuration of tiles, and its host may have set one: ggml does so once for
+//! each thread. So [`Configured`] saves the host's configuration, and restores it at the end. If
+//! there was none, tiles return to their initial state, and the system does not have to save them.
+//! The host's *data* in tiles is lost, as it is in any call of a function.
 
 use core::arch::asm;
 use core::arch::x86_64::__m512i;
@@ -25,8 +27,10 @@ pub(crate) const TILE_ROWS: usize = 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles(());
 
-/// The operand of `ldtilecfg`: the palette, then each tile's bytes a row, then each tile's rows.
+/// The operand of `ldtilecfg` and `sttilecfg`: the palette, then each tile's bytes a row, then each
+/// tile's rows. Without a configuration, all bytes are zero.
 #[repr(C, align(64))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Config([u8; 64]);
 
 static CONFIG: Config = {
@@ -49,24 +53,46 @@ impl Tiles {
     }
 
     /// Configures all eight tiles for as long as the result lives. A thread may have one result at
-    /// a time. It takes about 140 cycles.
-    #[inline]
+    /// a time. It takes some 200 cycles.
+    ///
+    /// This and [`Configured::drop`] are never inlined: `ci/instructions.sh` counts the
+    /// instructions of both in a built library.
+    #[inline(never)]
     pub(crate) fn configure(self) -> Configured {
+        let host = self.configuration();
         // SAFETY: `self` proves that the CPU has tiles. The instruction reads the 64 bytes of
         // `CONFIG`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &CONFIG, options(nostack, readonly, preserves_flags)) }
-        Configured(PhantomData)
+        Configured { host, thread: PhantomData }
+    }
+
+    /// Returns this thread's configuration.
+    #[inline(always)]
+    fn configuration(self) -> Config {
+        let mut config = Config([0; 64]);
+        // SAFETY: `self` proves that the CPU has tiles. The instruction writes 64 bytes.
+        unsafe { asm!("sttilecfg [{}]", in(reg) &mut config, options(nostack, preserves_flags)) }
+        config
     }
 }
 
-/// Proves that tiles are configured on this thread.
-pub(crate) struct Configured(PhantomData<*const ()>);
+/// Proves that tiles are configured on this thread. Restores its configuration when dropped.
+pub(crate) struct Configured {
+    host: Config,
+    /// A configuration belongs to a thread, so this value stays on it.
+    thread: PhantomData<*const ()>,
+}
 
 impl Drop for Configured {
-    #[inline]
+    #[inline(never)]
     fn drop(&mut self) {
-        // SAFETY: the CPU has tiles, and nothing uses them after this value.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+        if self.host.0[0] == 0 {
+            // SAFETY: the CPU has tiles, and nothing uses them after this value.
+            unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
+        } else {
+            // SAFETY: as above. The instruction reads 64 bytes, which `sttilecfg` wrote.
+            unsafe { asm!("ldtilecfg [{}]", in(reg) &self.host, options(nostack, readonly, preserves_flags)) }
+        }
     }
 }
 
@@ -187,4 +213,65 @@ pub(crate) fn permitted() -> bool {
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 pub(crate) fn permitted() -> bool {
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CONFIG, Config, Configured, Tiles};
+    use crate::detect::{Backend, Isa};
+    use core::marker::PhantomData;
+
+    /// Tiles, if this CPU has them.
+    fn tiles() -> Option<Tiles> {
+        let found = Backend::available().any(|backend| backend.isa == Isa::Amx);
+        // SAFETY: the CPU has tiles, and detection was permitted to use them.
+        found.then(|| unsafe { Tiles::new() })
+    }
+
+    /// Three tiles of five rows of 32 bytes, as a host may have.
+    fn of_a_host() -> Config {
+        let mut bytes = [0; 64];
+        bytes[0] = 1;
+        for tile in 0..3 {
+            (bytes[16 + 2 * tile], bytes[48 + tile]) = (32, 5);
+        }
+        Config(bytes)
+    }
+
+    /// Calls `work` on a thread with this configuration, and returns the one that it left.
+    fn on_a_thread_with(tiles: Tiles, host: Config, work: impl Fn() + Send) -> Config {
+        std::thread::scope(|scope| {
+            let left = scope.spawn(move || {
+                // What a host does: a configuration that nothing takes back before it is read.
+                drop(Configured { host, thread: PhantomData });
+                work();
+                tiles.configuration()
+            });
+            left.join().unwrap_or(CONFIG)
+        })
+    }
+
+    #[test]
+    fn a_hosts_configuration_is_restored() {
+        let Some(tiles) = tiles() else {
+            std::eprintln!("not tested: this CPU has no tiles");
+            return;
+        };
+        for host in [Config([0; 64]), of_a_host(), CONFIG] {
+            let left = on_a_thread_with(tiles, host, || {
+                let ours = tiles.configure();
+                assert_eq!(tiles.configuration(), CONFIG);
+                drop(ours);
+            });
+            assert_eq!(left, host);
+            let after_a_panic = on_a_thread_with(tiles, host, || {
+                let caught = std::panic::catch_unwind(|| {
+                    let _ours = tiles.configure();
+                    std::panic::resume_unwind(std::boxed::Box::new(0))
+                });
+                assert!(caught.is_err());
+            });
+            assert_eq!(after_a_panic, host);
+        }
+    }
 }

@@ -89,9 +89,10 @@ extern "C" fn init(caller: *const c_void) -> *mut c_void {
     })
 }
 
-/// Runs a callback. A panic would abort the host, so it becomes a message and the result `otherwise`.
+/// Runs a callback with the floats of Rust programs, and restores those of the host's thread. A panic would abort the host, so it
+/// becomes a message and the result `otherwise`.
 fn guarded<T>(otherwise: T, f: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
+    catch_unwind(AssertUnwindSafe(|| octaplex::with_default_floats(f))).unwrap_or_else(|_| {
         eprintln!("octaplex has a bug: please report it with the lines above");
         otherwise
     })

@@ -78,17 +78,21 @@ struct Work<'a> {
 
 impl Work<'_> {
     fn share(&self) {
-        let shared = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let next = self.next.fetch_add(1, Ordering::Relaxed);
-                if next >= self.count {
-                    break;
-                }
-                (self.task)(next);
-            }
-        }));
+        // Threads of the host's OpenMP may round otherwise or flush denormals.
+        let tasks = || octaplex::with_default_floats(|| self.take_tasks());
+        let shared = catch_unwind(AssertUnwindSafe(tasks));
         if shared.is_err() {
             self.failed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn take_tasks(&self) {
+        loop {
+            let next = self.next.fetch_add(1, Ordering::Relaxed);
+            if next >= self.count {
+                break;
+            }
+            (self.task)(next);
         }
     }
 }
@@ -148,5 +152,36 @@ pub(crate) fn keep_loaded(inside: *const c_void) {
         if libc::dladdr(inside, &mut info) != 0 && !info.dli_fname.is_null() {
             libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NODELETE);
         }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::{Ordering, Team};
+    use core::arch::asm;
+    use core::hint::black_box;
+    use std::sync::atomic::AtomicBool;
+
+    fn set_control(word: u32) {
+        // SAFETY: both words of the test are valid: reserved bits are zero.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &word, options(nostack, preserves_flags)) };
+    }
+
+    fn keeps_denormals() -> bool {
+        black_box(black_box(f32::MIN_POSITIVE) * black_box(0.5)) != 0.0
+    }
+
+    #[test]
+    fn tasks_keep_denormals_on_a_thread_that_flushes_them() {
+        let (team, kept) = (Team::new(), AtomicBool::new(true));
+        team.set(2);
+        set_control(0x1f80 | 0x8040); // a host's
+        team.run(8, &|_| {
+            kept.fetch_and(keeps_denormals(), Ordering::Relaxed);
+        });
+        let after = keeps_denormals();
+        set_control(0x1f80);
+        assert!(kept.into_inner());
+        assert!(!after, "the host's control word is restored");
     }
 }
