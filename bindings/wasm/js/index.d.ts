@@ -6,7 +6,7 @@ export type ErrorCode =
   | "Unsupported" | "Profile" | "ProfileShape" | "Other"
   // An argument has the wrong type, a number is out of range, or an option does not exist.
   | "Type" | "Range" | "UnknownOption"
-  // An object was used after its `dispose()`, or a view after the memory grew.
+  // An object, or a view of a buffer, was used after `dispose()`; a view crosses its buffer's end. A view is detached.
   | "Disposed" | "Detached"
   // The module is missing or not octaplex's; memory ran out; octaplex has a bug; the module was used after a bug.
   | "Load" | "OutOfMemory" | "Internal" | "Broken";
@@ -46,7 +46,7 @@ interface Disposal {
 /** Memory of the module. Pass its view, or parts of the view, as arguments or as `out`: calls then copy nothing. */
 export interface Buffer<View> extends Disposal {
   readonly length: number;
-  /** The values, initially zeros. Read this property again after calls that may grow the memory. */
+  /** The values, initially zeros. Read this property again after calls that may grow the memory, and after new buffers. */
   readonly view: View;
   /** Copies values into the memory. */
   set(values: ArrayLike<number>, offset?: number): void;

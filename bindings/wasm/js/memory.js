@@ -1,6 +1,10 @@
 import { OctaplexError, show, whole } from "./error.js";
 
 const KEPT = 1 << 24; // bytes of staging memory that stay allocated
+/** The `Memory` of each module's buffer, so that another module's views are checked too. */
+const MEMORIES = new WeakMap();
+/** The `Buffer` of each view that a buffer returned, to name the reason if the view is detached. */
+const OWNERS = new WeakMap();
 
 /** The address and length of an argument. `at` is -1 for an array outside the module's memory. */
 class Span {
@@ -27,6 +31,10 @@ export class Memory {
   #decoder = new TextDecoder();
   #encoder = new TextEncoder();
   #views = {};
+  /** Where living buffers are, as [start, end], in ascending order. Views elsewhere in the memory are refused. */
+  #living = [];
+  /** Whether views of a disposed buffer may exist that are not detached. */
+  #stale = false;
   /** The buffer at the start of a call. It is stored because asking the engine is slow. */
   #buffer;
   /** The reason why calls are refused: a bug of the library, or memory that ran out within a call. */
@@ -75,8 +83,41 @@ export class Memory {
     return at;
   }
 
+  /**
+   * Allocates a buffer. It may lie where a disposed one was, so views of that one are detached first: growing by nothing
+   * replaces the memory's `ArrayBuffer`.
+   */
+  acquire(bytes) {
+    this.begin();
+    const at = this.allocate(bytes);
+    if (this.#stale) this.#wasm.memory.grow(0);
+    this.#stale = false;
+    this.#living.splice(this.#before(at) + 1, 0, [at, at + bytes]);
+    return at;
+  }
+
+  /** Frees a buffer. */
   release(at, bytes) {
+    this.#living.splice(this.#before(at), 1);
+    this.#stale = true;
     if (this.#broken === null) this.#wasm.release(at, bytes);
+  }
+
+  /** Returns the index of the last living buffer that starts at or before an address, or -1. */
+  #before(at) {
+    let [low, high] = [0, this.#living.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#living[middle][0] <= at) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  /** Returns whether bytes of this memory lie in one living buffer. */
+  #holds(at, bytes) {
+    const found = this.#before(at);
+    return found >= 0 && at + bytes <= this.#living[found][1];
   }
 
   /** Allocates memory for this call. */
@@ -103,10 +144,27 @@ export class Memory {
   span(array, Type, name) {
     if (!(array instanceof Type) && !(ArrayBuffer.isView(array) && array[Symbol.toStringTag] === Type.name))
       throw new OctaplexError("Type", `${name}: a ${Type.name}, got ${show(array)}`);
-    const { length } = array;
+    const { length, buffer } = array;
     if (length === 0) expectAttached(array, name);
-    const inside = array.buffer === this.#buffer;
+    const inside = buffer === this.#buffer;
+    const memory = inside ? this : MEMORIES.get(buffer);
+    if (memory !== undefined && length > 0 && !memory.#holds(array.byteOffset, array.byteLength))
+      throw new OctaplexError("Disposed", `${name}: ${OUTSIDE}`);
     return new Span(array, inside ? array.byteOffset : -1, length, Type.BYTES_PER_ELEMENT);
+  }
+
+  /** Returns whether a view exists and is not detached. */
+  isCurrent(view) {
+    return view !== undefined && view.buffer === this.#wasm.memory.buffer;
+  }
+
+  /** Returns a view of a buffer's values, for the user. */
+  viewOf(owner, Type, at, length) {
+    const { buffer } = this.#wasm.memory;
+    const view = new Type(buffer, at, length);
+    MEMORIES.set(buffer, this);
+    if (owner !== undefined) OWNERS.set(view, owner);
+    return view;
   }
 
   /**
@@ -151,7 +209,7 @@ export class Memory {
     const { source } = target;
     if (!target.staged) {
       // The memory may have grown during the call, which detaches the caller's view.
-      if (source.buffer !== this.#wasm.memory.buffer) return new Type(this.#wasm.memory.buffer, target.at, length);
+      if (!this.isCurrent(source)) return this.viewOf(OWNERS.get(source), Type, target.at, length);
       return source.length === length ? source : source.subarray(0, length);
     }
     const from = target.at / Type.BYTES_PER_ELEMENT;
@@ -215,11 +273,16 @@ export class Memory {
   }
 }
 
+const OUTSIDE =
+  "this part of the module's memory is not in a living buffer. Its buffer was disposed of, or the view crosses the buffer's end: " +
+  "pass the view, or a part of the view, of a buffer that is in use";
+
 function expectAttached(array, name) {
   try {
     new Uint8Array(array.buffer);
   } catch {
-    throw new OctaplexError("Detached", `${name}: the module's memory has grown since this view was created: read the buffer's view again`);
+    if (OWNERS.has(array)) Buffer.expectLiving(OWNERS.get(array), `${name}: `);
+    throw new OctaplexError("Detached", `${name}: the module's memory has changed since this view was created: read the buffer's view again`);
   }
 }
 
@@ -228,19 +291,28 @@ class Buffer {
   #memory;
   #at;
   #Type;
+  #view;
 
   constructor(memory, Type, length) {
     this.#memory = memory;
     this.#Type = Type;
     this.length = whole(length, "length");
-    this.#memory.begin();
-    this.#at = memory.allocate(this.length * Type.BYTES_PER_ELEMENT);
+    this.#at = memory.acquire(this.length * Type.BYTES_PER_ELEMENT);
   }
 
-  /** The values. Read this property again after calls that may grow the memory: an earlier view is then empty. */
+  /**
+   * The values. Read this property again after calls that may grow the memory, and after the creation of buffers: an
+   * earlier view may then be empty.
+   */
   get view() {
-    if (this.#at === 0) throw new OctaplexError("Disposed", "this buffer was disposed of");
-    return new this.#Type(this.#memory.view(Uint8Array).buffer, this.#at, this.length);
+    Buffer.expectLiving(this, "");
+    if (!this.#memory.isCurrent(this.#view)) this.#view = this.#memory.viewOf(this, this.#Type, this.#at, this.length);
+    return this.#view;
+  }
+
+  /** Throws after disposal. */
+  static expectLiving(buffer, name) {
+    if (buffer.#at === 0) throw new OctaplexError("Disposed", `${name}this buffer was disposed of`);
   }
 
   /** Copies values into the memory. `buffer.view.set(codec.encode(rows))` is wrong: it reads the view before the call that may detach it. */

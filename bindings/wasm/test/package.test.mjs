@@ -431,6 +431,58 @@ for (const simd of [true, false]) {
       [codec, out, query, cache, bias].forEach((each) => each.dispose());
     });
 
+    test("views of disposed buffers, and views across a buffer's end, are refused and overwrite nothing", async () => {
+      const [octaplex, other] = [await load({ simd, codecs: "all" }), await load({ simd, codecs: "all" })];
+      octaplex.bytes(1 << 24).dispose(); // memory does not grow below
+      const cache = octaplex.cache({ ...config, queryHeads: 4 });
+      cache.append(0, rows(2 * 200), rows(2 * 200, DIM, 5));
+      const codec = octaplex.codec("int:bits=8", { dim: DIM });
+      const [queries, expected] = [rows(4), cache.attend(0, rows(4))];
+      const refused = (floats, bytes, code = "Disposed") => {
+        fails(code, () => cache.attend(0, queries, {}, floats), "out");
+        fails(code, () => cache.attend(0, floats), "queries");
+        fails(code, () => cache.attend(0, queries, { bias: floats }), "bias");
+        fails(code, () => cache.append(0, floats, floats), "keys");
+        fails(code, () => cache.scores(0, 0, rows(1), floats), "out");
+        fails(code, () => codec.encode(rows(1), bytes), "out");
+        fails(code, () => codec.decode(bytes), "blocks");
+        fails(code, () => codec.score(rows(1), bytes), "blocks");
+      };
+      for (const from of [octaplex, other])
+        for (const size of [256, 4096, 65536]) {
+          const buffers = [from.floats(size), from.bytes(4 * size)];
+          const [floats, bytes] = buffers.map((buffer) => buffer.view);
+          const [part, some] = [floats.subarray(0, 256), bytes.subarray(8, 74)];
+          buffers.forEach((buffer) => buffer.dispose());
+          refused(floats, bytes);
+          refused(part, some);
+          // Now others lie there.
+          const others = Array.from({ length: 40 }, (_, i) => from.floats(size >> i % 3));
+          others.forEach((buffer) => buffer.view.fill(7));
+          refused(floats, bytes);
+          refused(part, some, "Detached");
+          assert.ok(others.every((buffer) => buffer.view.every((x) => x === 7)));
+          // Views that no buffer returned: of what lies beside a buffer, across its end and across its start.
+          const { view } = others[20];
+          for (const [at, bytes] of [[0, 1024], [view.byteOffset, view.byteLength + 16], [view.byteOffset - 16, view.byteLength]])
+            refused(new Float32Array(view.buffer, at, bytes / 4), new Uint8Array(view.buffer, at, bytes));
+          others.forEach((buffer) => buffer.dispose());
+        }
+      // Living buffers still go through, in part and as other types; so do views of another module's.
+      for (const from of [octaplex, other]) {
+        const [before, buffer, after] = [from.floats(8), from.floats(300), from.floats(8)];
+        before.dispose();
+        const out = buffer.view.subarray(10, 266);
+        assert.deepEqual(cache.attend(0, queries, {}, out), expected);
+        assert.deepEqual(buffer.view.subarray(10, 266), expected);
+        const raw = new Uint8Array(buffer.view.buffer, buffer.view.byteOffset, 66);
+        assert.deepEqual(new Uint8Array(codec.encode(rows(1), raw)), codec.encode(rows(1)));
+        [buffer, after].forEach((each) => each.dispose());
+      }
+      assert.equal(cache.stats().tokens, 200);
+      [cache, codec].forEach((each) => each.dispose());
+    });
+
     test("nothing leaks, failures included", () => {
       const run = () => {
         const cache = octaplex.cache(config);
