@@ -63,6 +63,9 @@ cmake --build "$folder/cmake/build" >/dev/null
 sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
 cmake --build "$folder/cmake/build" >/dev/null
 "$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
+# An empty prefix, as of a variable that is not set, would install into /.
+! cmake -S bindings/c -B "$folder/cmake/empty" -DCMAKE_INSTALL_PREFIX= 2>"$folder/cmake/said" >/dev/null
+grep -qF "CMAKE_INSTALL_PREFIX is empty" "$folder/cmake/said"
 # The requests that CMake's version file answers, and those that it refuses.
 finds() { # finds REQUEST
   printf 'cmake_minimum_required(VERSION 3.16)\nproject(asks C)\nfind_package(octaplex %s REQUIRED CONFIG)\n' "$1" >"$folder/asks/CMakeLists.txt"

@@ -209,6 +209,9 @@ impl LayerConfig {
         {
             return Err(Error::Heads { queries, kv_heads: self.kv_heads });
         }
+        if matches!(self.query_heads, Some(heads) if heads > 1 << 24) {
+            return refuse("a layer must have at most 2^24 query heads");
+        }
         if self.sink_tokens > 1 << 16
             || self.recent_window > 1 << 24
             || self.max_rollback > 1 << 24

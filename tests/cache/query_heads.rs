@@ -62,3 +62,14 @@ fn query_heads_that_key_value_heads_do_not_divide_are_refused() {
         assert_eq!(cache.err(), Some(heads));
     }
 }
+
+#[test]
+fn more_query_heads_than_any_model_has_are_refused() {
+    for query_heads in [(1 << 24) + 2, usize::MAX - 1, usize::MAX / 2 + 1] {
+        let config = LayerConfig::new(2, 64, 1000).query_heads(query_heads);
+        let refused = KvCache::new([config], Backend::detect()).err().unwrap().to_string();
+        assert!(refused.contains("at most 2^24 query heads"), "{refused}");
+        assert_eq!((config.required_bytes(), config.scratch_len(1)), (0, 0));
+    }
+    KvCache::new([LayerConfig::new(2, 64, 1000).query_heads(1 << 24)], Backend::detect()).unwrap();
+}

@@ -1,12 +1,12 @@
-/* An attention layer's loop: a prompt goes into the cache, then tokens come one by one, each attends to all before it, and
- * the cache stays compressed throughout. The same output on every machine. */
+/* An attention layer's loop. A prompt goes into the cache, then one token after the other. Each token attends to all tokens
+ * before it. The cache stays compressed throughout. The output is the same on every machine. */
 #include <octaplex.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { KV_HEADS = 2, QUERY_HEADS = 8, WIDTH = 64, PROMPT = 300, GENERATED = 200 };
 
-/* Stands for a model: integers of a fixed seed. */
+/* Stands in for a model: random numbers with a fixed seed. */
 static float number(void) {
     static uint32_t state = 1;
     state = state * 1664525u + 1013904223u;
@@ -35,7 +35,7 @@ int main(void) {
     octaplex_cache *cache = octaplex_cache_create(&config, &error);
     check(error.status, &error);
 
-    /* The prompt: [tokens][heads][width], as projections leave it; no copy with strides of one's own is needed. */
+    /* The prompt is [tokens][heads][width], as projections write it. Strides say so, and nothing is copied. */
     fill(keys, KV_HEADS * PROMPT * WIDTH);
     fill(values, KV_HEADS * PROMPT * WIDTH);
     octaplex_tensor key = {keys, KV_HEADS * PROMPT * WIDTH, OCTAPLEX_F32, WIDTH, KV_HEADS * WIDTH};
@@ -53,8 +53,9 @@ int main(void) {
 
     octaplex_stats stats = {.size = sizeof stats};
     check(octaplex_cache_get_stats(cache, OCTAPLEX_ALL_LAYERS, &stats, &error), &error);
-    printf("%zu tokens in %zu bytes, %.2f bits a value; the last output begins with %.7g\n", stats.tokens, stats.bytes,
-           8.0 * (double)stats.bytes / (double)stats.values, (double)output[0]);
+    printf("%zu tokens in %zu bytes, %.2f bits a value (%.2f in pages, which a long context approaches); the last output begins "
+           "with %.7g\n", stats.tokens, stats.bytes, 8.0 * (double)stats.bytes / (double)stats.values, stats.page_bits,
+           (double)output[0]);
     check(octaplex_cache_free(cache, &error), &error);
     return 0;
 }

@@ -1,5 +1,5 @@
-// An engine's loop in C++: grouped heads, a sliding window, bf16 rows as projections leave them, rejected drafts, a snapshot.
-// The same output on every machine.
+// An engine's loop in C++: grouped heads, a sliding window, bf16 rows as projections write them, rejected drafts, a snapshot.
+// The output is the same on every machine.
 #include <octaplex.h>
 
 #include <cstdint>
@@ -34,7 +34,7 @@ Cache create() {
     return cache;
 }
 
-// Stands for a model: rows [tokens][heads][width] in bf16, the upper half of a float.
+// Stands in for a model: rows [tokens][heads][width] in bf16, the upper half of a float.
 std::vector<std::uint16_t> rows(std::size_t heads, std::size_t tokens) {
     static std::uint32_t state = 1;
     std::vector<std::uint16_t> values(tokens * heads * width);
@@ -86,9 +86,11 @@ int main() try {
     stats.size = sizeof stats;
     check(octaplex_cache_get_stats(loaded.get(), OCTAPLEX_ALL_LAYERS, &stats, &error), error);
     const auto output = step(loaded.get(), 1);
-    std::printf("next position %zu, %zu tokens in sight, %zu bytes, %.2f bits a value; the last output begins with %.7g\n",
+    std::printf("next position %zu, %zu tokens in sight, %zu bytes, %.2f bits a value (%.2f in pages, which a long context "
+                "approaches); the last output begins with %.7g\n",
                 stats.next_position, stats.tokens, stats.bytes,
-                8.0 * static_cast<double>(stats.bytes) / static_cast<double>(stats.values), static_cast<double>(output[0]));
+                8.0 * static_cast<double>(stats.bytes) / static_cast<double>(stats.values), stats.page_bits,
+                static_cast<double>(output[0]));
 } catch (const std::exception &error) {
     std::fprintf(stderr, "octaplex: %s\n", error.what());
     return 1;

@@ -98,6 +98,15 @@ pub(crate) unsafe fn backend(name: *const c_char) -> Result<Backend> {
     }
 }
 
+/// Checks the size of a struct that grows. `sizeof` is a multiple of the alignment, and no field crosses such a multiple:
+/// so a size in the middle of a field is refused.
+fn check_size<T>(size: usize, least: usize, why: &'static str) -> Result<()> {
+    if (least..=4096).contains(&size) && size.is_multiple_of(align_of::<T>()) {
+        return Ok(());
+    }
+    Err(Failure::Expected(octaplex_status::Struct, why, size_of::<T>()))
+}
+
 /// Reads a struct whose first field is its size, so that it can grow. Fields that the caller's header lacks become
 /// zeros, which mean the default. Fields that this library does not know must be zeros.
 ///
@@ -110,13 +119,11 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, least: usize) -> Result<Opt
     check(given, 1)?;
     // SAFETY: the caller's promise; the struct begins with its size.
     let size = unsafe { given.cast::<usize>().read() };
-    if size < least || size > 4096 {
-        return Err(Failure::Expected(
-            octaplex_status::Struct,
-            "the struct's size is wrong: set its first field to sizeof its type. In this library that is",
-            size_of::<T>(),
-        ));
-    }
+    check_size::<T>(
+        size,
+        least,
+        "the struct's size is wrong: set its first field to sizeof its type. In this library that is",
+    )?;
     // SAFETY: the struct has `size` bytes.
     let bytes = unsafe { slice::from_raw_parts(given.cast::<u8>(), size) };
     if bytes.iter().skip(size_of::<T>()).any(|byte| *byte != 0) {
@@ -139,13 +146,11 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, least: usize) -> Result<Opt
 /// `place` is null or has `size` bytes. `T` begins with its size and has no padding that matters.
 pub(crate) unsafe fn fill<T: Copy>(place: *mut T, size: usize, least: usize, value: T) -> Result<()> {
     check(place, 1)?;
-    if size < least || size > 4096 {
-        return Err(Failure::Expected(
-            octaplex_status::Struct,
-            "the size is wrong: pass sizeof the struct's type. In this library that is",
-            size_of::<T>(),
-        ));
-    }
+    check_size::<T>(
+        size,
+        least,
+        "the size is wrong: pass sizeof the struct's type. In this library that is",
+    )?;
     // SAFETY: the caller's promise.
     unsafe {
         place.cast::<u8>().write_bytes(0, size);

@@ -585,7 +585,14 @@ pub unsafe extern "C" fn octaplex_cache_get_stats(
                 Inside::Heap(cache, _) => cache.layers()[layer].stats(),
                 Inside::Brought(brought) => brought.layer.stats(),
             };
-            config::put_stats(stats, &held, config.capacity)
+            let page_bits = match inside {
+                Inside::Heap(cache, _) if all => {
+                    let bits = cache.layers().iter().map(|layer| layer.config().page_bits());
+                    bits.sum::<f64>() / cache.layers().len() as f64
+                }
+                _ => config.page_bits(),
+            };
+            config::put_stats(stats, &held, config.capacity, page_bits)
         }
     };
     // SAFETY: the caller's promise.

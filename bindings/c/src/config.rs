@@ -16,8 +16,13 @@ pub const OCTAPLEX_CENTER_PREFIX: u32 = 1;
 /// Subtracts each page's own mean. This is the default.
 pub const OCTAPLEX_CENTER_PAGE: u32 = 2;
 
-/// Configures the cache of a model whose layers are all alike. Call `octaplex_config_init` for the defaults, then set
-/// fields. Strings are read during the call only.
+/// Configures the cache of layers that are all alike. Call `octaplex_config_init` for the defaults, then set fields.
+/// Strings are read during the call only.
+///
+/// A model whose layers differ, such as one with a sliding window in some layers, needs a cache for each kind of layer.
+/// Set `first_layer` to 0 in the first cache, and in each later one to the number of layers in the caches before it. So
+/// every layer has its own rotation. The `layer` of a call counts from 0 in each cache. Call `octaplex_cache_truncate`
+/// and the functions for snapshots for each cache. A profile is of a whole model, and needs one cache.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct octaplex_config {
@@ -40,7 +45,7 @@ pub struct octaplex_config {
     pub values: *const c_char,
     /// Name of a backend. Null: the fastest of this CPU. All backends are bit-exact.
     pub backend: *const c_char,
-    /// Number of the first layer. Each layer number has its own rotation.
+    /// Number of the cache's first layer. Each number has its own rotation, so layers of a model have different numbers.
     pub first_layer: u32,
     /// Chooses what is subtracted from keys: `OCTAPLEX_CENTER_PAGE`, `…_PREFIX` or `…_OFF`.
     pub center: u32,
@@ -387,11 +392,19 @@ pub struct octaplex_stats {
     pub paged_bytes: usize,
     /// Heads whose keys are balanced: their channels differ by more than chance. 0 until the balance is decided.
     pub balanced_heads: usize,
+    /// Bits a value in pages, everything counted: a long context approaches this rate. Short contexts take more, because
+    /// sinks and the newest tokens are in f16. For a whole cache, the mean over its layers.
+    pub page_bits: f64,
 }
 
 /// # Safety
 /// `place` is null, or begins with its size and has that many bytes.
-pub(crate) unsafe fn put_stats(place: *mut octaplex_stats, stats: &Stats, capacity: usize) -> Result<()> {
+pub(crate) unsafe fn put_stats(
+    place: *mut octaplex_stats,
+    stats: &Stats,
+    capacity: usize,
+    page_bits: f64,
+) -> Result<()> {
     let all = octaplex_stats {
         size: 0,
         tokens: stats.tokens,
@@ -406,6 +419,7 @@ pub(crate) unsafe fn put_stats(place: *mut octaplex_stats, stats: &Stats, capaci
         capacity,
         paged_bytes: stats.paged_bytes,
         balanced_heads: stats.balanced_heads,
+        page_bits,
     };
     let least = offset_of!(octaplex_stats, capacity) + size_of::<usize>();
     // SAFETY: the caller's promise.

@@ -223,6 +223,7 @@ static void lives(void) {
     WELL(octaplex_cache_get_stats(cache, 0, &stats, &error));
     CHECK(stats.tokens == TOKENS && stats.next_position == TOKENS && stats.capacity == 4096 && stats.bytes > 0);
     CHECK(stats.values == (size_t)2 * ALL && stats.shared_bytes == 0);
+    CHECK(stats.paged_tokens == 192 && stats.page_bits == 8.0 * (double)stats.paged_bytes / (2 * HEADS * WIDTH * 192));
 
     /* A softmax of one's own gives nearly the same. */
     WELL(octaplex_cache_score(cache, 0, 0, queries, WIDTH, scores, TOKENS, &error));
@@ -446,6 +447,18 @@ static void configurations(void) {
     newer.more[1] = 1;
     NOTHING(octaplex_cache_create(&newer.config, &error), STRUCT, "older");
     FAILS(octaplex_config_init(&wrong, 16, 1, HEADS, WIDTH, 4096, &error), STRUCT, "sizeof");
+    /* A size between two fields is a program of an earlier header; one in the middle of a field is no struct's. */
+    for (size_t size = offsetof(octaplex_config, query_heads); size <= sizeof newer; size++) {
+        octaplex_status status = octaplex_config_init(&newer.config, size, 1, HEADS, WIDTH, 4096, &error);
+        CHECK(size % sizeof(size_t) == 0 ? status == OCTAPLEX_STATUS_OK : status == OCTAPLEX_STATUS_STRUCT);
+        newer.config = config;
+        newer.config.size = size;
+        newer.more[0] = newer.more[1] = 0;
+        cache = octaplex_cache_create(&newer.config, &error);
+        if (size % sizeof(size_t) == 0) CHECK(cache != NULL);
+        else CHECK(cache == NULL && says(OCTAPLEX_STATUS_STRUCT, "sizeof"));
+        WELL(octaplex_cache_free(cache, &error));
+    }
     FAILS(octaplex_config_init(NULL, sizeof wrong, 1, HEADS, WIDTH, 4096, &error), POINTER, "null");
 
 #define REFUSED(field, what, kind, words)                         \
@@ -471,6 +484,44 @@ static void configurations(void) {
     REFUSED(values, "nothing", TEXT, "codecs");
     REFUSED(backend, "sse9", TEXT, "backend");
     NOTHING(octaplex_cache_create(NULL, &error), POINTER, "octaplex_config_init");
+
+    /* Numbers at the limits, in every field that counts something. */
+    static const size_t limits[] = {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX / 64, SIZE_MAX / 512};
+    static const size_t counts[] = {
+        offsetof(octaplex_config, layers), offsetof(octaplex_config, kv_heads), offsetof(octaplex_config, key_dim),
+        offsetof(octaplex_config, value_dim), offsetof(octaplex_config, capacity), offsetof(octaplex_config, page),
+        offsetof(octaplex_config, sink_tokens), offsetof(octaplex_config, recent_window),
+        offsetof(octaplex_config, max_rollback), offsetof(octaplex_config, query_heads),
+    };
+    for (size_t field = 0; field < sizeof counts / sizeof *counts; field++)
+        for (size_t limit = 0; limit < sizeof limits / sizeof *limits; limit++) {
+            wrong = config;
+            memcpy((char *)&wrong + counts[field], &limits[limit], sizeof *limits);
+            CHECK(octaplex_cache_create(&wrong, &error) == NULL && error.status != OCTAPLEX_STATUS_INTERNAL);
+            CHECK(octaplex_cache_memory_needed(&wrong, 1, &error) == 0 && error.status != OCTAPLEX_STATUS_INTERNAL);
+        }
+    cache = filled("trellis");
+    for (size_t limit = 0; limit < sizeof limits / sizeof *limits; limit++) {
+        const size_t many = limits[limit];
+        octaplex_codec *codec = octaplex_codec_create("trellis", WIDTH, NULL, NULL, &error);
+        unsigned char page[64];
+        octaplex_attend block = {.size = sizeof block, .queries = many};
+        NOTHING(octaplex_codec_create("trellis", many, NULL, NULL, &error), UNSUPPORTED, "width");
+        NOTHING(octaplex_codec_page_bytes_max(codec, many, &error), LENGTH, "overflow");
+        FAILS(octaplex_codec_encode(codec, keys, many, page, sizeof page, NULL, &error), LENGTH, "");
+        WELL(octaplex_codec_free(codec, &error));
+        FAILS(octaplex_cache_reserve(cache, many, &error), LENGTH, "2^24");
+        FAILS(octaplex_cache_append(cache, 0, many, &key, &value, &error), LENGTH, "");
+        FAILS(octaplex_cache_append(cache, many, 40, &key, &value, &error), MISSING, "layer");
+        FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &block, output, QUERIES, &error), LENGTH, "");
+        block.queries = 1, block.heads = many;
+        FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &block, output, QUERIES, &error), MISSING, "head");
+        block.heads = 0, block.first_head = many;
+        FAILS(octaplex_cache_attend(cache, 0, queries, QUERIES, &block, output, QUERIES, &error), MISSING, "head");
+        FAILS(octaplex_cache_score(cache, 0, many, queries, WIDTH, output, TOKENS, &error), MISSING, "head");
+        FAILS(octaplex_cache_score(cache, many, 0, queries, WIDTH, output, TOKENS, &error), MISSING, "layer");
+    }
+    WELL(octaplex_cache_free(cache, &error));
 
     /* Bits, and a profile that spends them; nothing is created by one of another model. */
     REFUSED(bits, 3.2, UNSUPPORTED, "not both");
@@ -502,6 +553,12 @@ static void configurations(void) {
     key = packed(keys, TOKENS), value = packed(values, TOKENS);
     for (size_t layer = 0; layer < 3; layer++) WELL(octaplex_cache_append(cache, layer, TOKENS, &key, &value, &error));
     FAILS(octaplex_cache_truncate(cache, 150, &error), DROPPED, "max_rollback");
+    octaplex_stats all = {.size = sizeof all}, outer = {.size = sizeof outer}, inner = {.size = sizeof inner};
+    WELL(octaplex_cache_get_stats(cache, OCTAPLEX_ALL_LAYERS, &all, &error));
+    WELL(octaplex_cache_get_stats(cache, 0, &outer, &error));
+    WELL(octaplex_cache_get_stats(cache, 1, &inner, &error));
+    CHECK(outer.page_bits > 16 && outer.page_bits < 16.1 && inner.page_bits > 3.1 && inner.page_bits < 3.2);
+    CHECK(fabs(all.page_bits - (2 * outer.page_bits + inner.page_bits) / 3) < 1e-9);
     WELL(octaplex_cache_free(cache, &error));
     config = config_of("f16");
     config.capacity = 200;
