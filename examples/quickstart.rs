@@ -1,4 +1,4 @@
-//! A toy engine's loop: grouped heads, a sliding window, a prompt, guesses that are rejected, a fork, a snapshot.
+//! A toy engine's loop: grouped heads, a sliding window, a prompt, rejected drafts, a fork, a snapshot.
 //! `cargo run --example quickstart`
 
 use octaplex::{Backend, Error, KvCache, Rows, RowsMut};
@@ -38,11 +38,12 @@ fn main() -> Result<(), Error> {
     for token in 1000..1090 {
         step(&mut cache, token..token + 1, &mut output)?;
     }
-    step(&mut cache, 1090..1100, &mut output)?; // ten guesses at once
+    step(&mut cache, 1090..1100, &mut output)?; // ten drafts at once
     cache.truncate(1093)?; // three were right
 
     let stats = cache.stats();
-    println!("{} tokens in {LAYERS} layers, {:.2} bits a value", stats.tokens, stats.bits_per_value());
+    let in_pages = cache.layers()[0].config().page_bits(); // a long context approaches it
+    println!("{} tokens, {:.2} bits a value, {in_pages:.2} in pages", stats.tokens, stats.bits_per_value());
     println!("the prompt alone has {} tokens", prompt.stats().tokens);
 
     let mut loaded = KvCache::load(&cache.save(), Backend::detect())?;
