@@ -1,6 +1,8 @@
-//! The cache's speed on one core: attention beside the same function on f16, eight query heads beside one, appending,
-//! and time over length, a prompt's blocks of queries. Everything takes turns, and each number is the fastest of many, so that ratios within a run
-//! are fair. `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, prefill, plain.
+//! The cache's speed on one core: attention compared with f16, eight query heads compared with one, appending, time by length,
+//! and blocks of queries of a prompt. All candidates take turns, and each number is the fastest of many. So ratios within a run
+//! are fair.
+//!
+//! `cargo bench --bench attention`; words after `--` choose sections: attend, page, heads, append, length, prefill, plain.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 #[path = "common/plain.rs"]
@@ -215,7 +217,7 @@ fn prefill(words: &[String]) {
     }
 }
 
-/// What the codecs' own calls take on one page that lies in the first-level cache: the floor under attention.
+/// Times the codecs' own calls on one page in the first-level cache. Attention cannot be faster than that.
 fn page() {
     println!("one page of 64 in cache, ns a token: score, accumulate");
     for spec in ["f16", "turboquant", "int", "trellis:m=4"] {
@@ -244,7 +246,7 @@ fn page() {
     }
 }
 
-/// Where no vector instructions of the library's are: beside plain f32, 2,000 tokens, eight query heads on two.
+/// Times the backends without vector instructions against plain f32: 2,000 tokens, eight query heads on two key/value heads.
 fn plain(dim: usize) {
     const TOKENS: usize = 2000;
     println!("2,000 tokens, 8 query heads on 2, width {dim}, µs; times the plain f32 loop");

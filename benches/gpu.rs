@@ -1,11 +1,14 @@
-//! On a GPU, encoding and appending, blocks of queries and a decode step: `cargo bench --features cuda --bench gpu -- [codec ...]`;
-//! the last two beside cuDNN's, which `benches/peers/sdpa.py` measures in the same way: `python3 benches/peers/sdpa.py`.
+//! Times a GPU: encoding, appending, blocks of queries, and a decode step. Run
+//! `cargo bench --features cuda --bench gpu -- [codec ...]`; `KEYS+VALUES` names two codecs. `python3 benches/peers/sdpa.py`
+//! measures blocks and steps of cuDNN in the same way. Keys and values are Gaussian.
 //!
-//! Encoding is the kernels' time for 65,536 tokens of 4 heads, appending the host's for a token; blocks are of 2,048 and 16 queries,
-//! the newest of 32,768 tokens: medians of 20, microseconds. For a decode step each shape's step is captured for as many layers as exceed the GPU's cache several times, one after the other in one graph; a
-//! line has the median of 50 launches, microseconds a layer. Keys and values are Gaussian. `OCTAPLEX_SPLITS=N`: so many parts of a
-//! sequence at once, to see what that does; `OCTAPLEX_SHAPE=N`: the shape of that number alone;
-//! `OCTAPLEX_DIM=N`: of that width instead of 128. `KEYS+VALUES` names two codecs.
+//! * Encoding: the kernels' time for 65,536 tokens of 4 heads. Appending: the host's time for a token.
+//! * Blocks: 2,048 and 16 queries, the newest of 32,768 tokens. Medians of 20, in microseconds.
+//! * A decode step: one captured graph with so many layers that they exceed the GPU's cache several times. A line has the
+//!   median of 50 launches, in microseconds a layer.
+//!
+//! `OCTAPLEX_SPLITS=N` splits a sequence into N parts, `OCTAPLEX_SHAPE=N` runs only the shape with this number, and
+//! `OCTAPLEX_DIM=N` sets another width than 128.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use octaplex::{Attend, LayerConfig, gpu};

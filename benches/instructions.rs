@@ -1,11 +1,11 @@
-//! Calls of codecs, each within [`measured`], whose instructions `ci/instructions.sh` has callgrind count. Prints a line for each:
-//! backend, codec and width, what is called, rows that it goes over. Run by itself it times nothing.
+//! Calls codecs, each call within [`measured`]. `ci/instructions.sh` runs it under callgrind, which counts the instructions. A line
+//! has backend, codec and width, the call, and the number of rows. Without callgrind nothing is measured.
 
 use octaplex::codecs::{Codec, HeadId};
 use octaplex::{Backend, CodecSpec};
 use std::hint::black_box;
 
-/// Backends of which callgrind knows the instructions, and codecs: one of each family of kernels.
+/// Backends whose instructions callgrind knows, with codecs: one of each family of kernels.
 const CASES: [(&str, &str); 8] = [
     ("avx2", "turboquant"),
     ("avx2", "trellis"),
@@ -23,14 +23,14 @@ const PAGE: usize = 64;
 const ROWS: usize = 4 * PAGE;
 const QUERIES: usize = 8;
 
-/// What is counted: everything within.
+/// Runs the call whose instructions are counted.
 #[inline(never)]
 fn measured(call: &mut dyn FnMut()) {
     black_box(call)();
-    black_box(()); // so that this is a function that returns, not a jump
+    black_box(()); // keeps this a call: without it the compiler emits a jump
 }
 
-/// Where callgrind is to write down what it has counted.
+/// Callgrind writes its counts when this function is entered.
 #[inline(never)]
 fn counted() {
     black_box(());

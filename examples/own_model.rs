@@ -1,11 +1,11 @@
-//! Drop-in for an engine that keeps keys and values in f32: its attention over `Vec<f32>`, and the same calls on a
-//! compressed cache. `cargo run --release --example own_model`
+//! For an engine that keeps keys and values in f32: its attention over `Vec<f32>`, and the same calls on a compressed
+//! cache. `cargo run --release --example own_model`
 
 use octaplex::{Backend, Error, KvCache, LayerConfig};
 
 const D: usize = 128;
 
-/// The attention that the engine has: one head, all keys and values in f32.
+/// The attention of the engine: one head, all keys and values in f32.
 struct PlainCache {
     keys: Vec<f32>,
     values: Vec<f32>,
@@ -30,7 +30,7 @@ impl PlainCache {
     }
 }
 
-/// The same two calls.
+/// The same two calls on a compressed cache.
 struct CompressedCache(KvCache);
 
 impl CompressedCache {

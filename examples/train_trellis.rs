@@ -101,7 +101,7 @@ struct Table {
     kappa: f32,
 }
 
-/// What became of each centroid: how many values, and their sum.
+/// For each centroid: the number of its values, and their sum.
 #[derive(Clone, Default)]
 struct Cells(Vec<(u64, f64)>);
 
@@ -270,7 +270,7 @@ fn train(states: usize, levels: usize, vectors: &Vectors) -> Table {
     best
 }
 
-/// Where the normal distribution has this much below it, by bisection.
+/// Returns the quantile of the normal distribution, by bisection.
 fn normal_quantile(quantile: f64) -> f64 {
     let (mut low, mut high) = (-10.0, 10.0);
     for _ in 0..80 {

@@ -1,7 +1,7 @@
-//! What compressed attention is compared with where there are no vector instructions.
+//! Plain attention in f32, to compare with on CPUs without vector instructions.
 
-/// Attention in f32 as one would write it down: a dot product and an exponential a token, then a weighted sum. `scores`
-/// has a value for each token.
+/// Computes attention in f32 in the simplest way: a dot product and an exponential for each token, then a weighted sum.
+/// `scores` has a value for each token.
 pub(crate) fn attention(
     exp: impl Fn(f32) -> f32,
     queries: &[f32],

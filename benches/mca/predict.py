@@ -27,7 +27,7 @@ mark = next(symbol for symbol in symbols if "3mca4mark" in symbol)
 first = next(at for at, symbol in steps if symbol == mark)
 base = first - symbols[mark]
 begin, end = (i for i, (at, _) in enumerate(steps) if at == first)
-# What is outside of the program, the C library's copies, is not there to be read: a few instructions a row.
+# Code outside the program cannot be read. It is the C library's copies, a few instructions a row.
 call = [text.get(at - base) for at, _ in steps[begin:end]]
 
 

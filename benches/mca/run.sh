@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Cycles a row on ARM's cores, predicted: scores (one query) and sums of 256 rows of 128, followed instruction by instruction in qemu,
-# all of a codec's call, by llvm-mca, which takes every load for a hit and every jump for foreseen. LLVM has no model of the
-# Cortex-A76's own: up to 22 it takes the A57's for it, whose look-up of 16 bytes is three operations, and from 23 on the Neoverse N1's,
-# its server twin. Both are named here, so that the version of LLVM makes no difference. `run.sh CODEC...` for others.
-# Needs Debian's packages (as ci/cross.sh arm64, with llvm) and Rust. Not part of CI.
+# Predicts cycles a row on ARM cores, for scores (one query) and sums of 256 rows of width 128. qemu records every instruction of a
+# codec's call, and llvm-mca predicts their cycles. It assumes that every load hits the cache and every jump is predicted.
+#
+# LLVM has no model of the Cortex-A76. Up to version 22 it uses that of the A57, where a look-up of 16 bytes is three operations, and
+# from 23 on that of the Neoverse N1, the server core with the same design. Both are named below, so LLVM's version does not matter.
+#
+# usage: run.sh [CODEC...]      Needs Debian's packages (as ci/cross.sh arm64, with llvm) and Rust. Not part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=aarch64-unknown-linux-gnu

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The 4-bit score beside ggml's q4_0, both built for WebAssembly with and without SIMD128, under Node: prints a table. ggml is compiled
-# by Debian's clang on wasi-libc. Needs Rust and, where packages are missing, Debian. Not part of CI.
+# Compares the 4-bit score with ggml's q4_0, both built for WebAssembly with and without SIMD128, under Node. Prints a table.
+# Debian's clang compiles ggml with wasi-libc. Needs Rust, and Debian if packages are missing. Not part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 packages=()

@@ -37,5 +37,5 @@ os.replace(sys.argv[2] + ".part", sys.argv[2])
 PYTHON
 fi
 
-cp examples/llama/demo.mjs "$target/" # beside node_modules
+cp examples/llama/demo.mjs "$target/" # next to node_modules
 node "$target/demo.mjs" "$library" "$model" "$text"

@@ -12,7 +12,7 @@ static enum ggml_type type_of(int type) {
     return type == F16 ? GGML_TYPE_F16 : type == Q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_Q4_0;
 }
 
-// What this thread has had of a processor: other programs' turns do not count.
+// Returns the processor time of this thread. Time of other programs does not count.
 double peer_nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -50,9 +50,9 @@ unsafe extern "C" {
 /// Those whose values attention decodes before it adds them up; f16's it adds up as they are.
 pub const QUANTISED: [(Type, &str); 2] = [TYPES[1], TYPES[2]];
 
-/// What this thread has had of a processor: other programs' turns do not count.
+/// Returns the processor time of this thread. Time of other programs does not count.
 pub fn nanoseconds() -> f64 {
-    // SAFETY: a number from nothing.
+    // SAFETY: the function has no arguments and returns a number.
     unsafe { peer_nanoseconds() }
 }
 

@@ -1,6 +1,5 @@
-//! This library beside its peers: the same rows, one process, one thread, everything in turns, the fastest of many by the
-//! thread's own processor time.
-//! See run.sh. Words choose sections: encode, decode, score, memory, sums, step, prefill.
+//! Compares this library with others: the same rows, one process, one thread. All candidates take turns, and each number is
+//! the fastest of many, in processor time of the thread. See run.sh. Words choose sections: encode, decode, score, memory, sums, step, prefill.
 
 mod ggml;
 
@@ -13,24 +12,25 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const D: usize = 128;
-/// Rows that a second-level cache holds.
+/// Rows that fit a second-level cache.
 const ROWS: usize = 4096;
-/// Nanoseconds: longer runs are not repeated. Bringing their rows into the cache is little of them, or they have more than it holds.
+/// Nanoseconds. Longer runs are not repeated within a turn: reading their rows into the cache is a small part of them, or the
+/// rows do not fit.
 const LONG: f64 = 1e6;
-/// Rows of turboquant-rs, which takes a microsecond for each.
+/// Rows of turboquant-rs, which needs a microsecond for each.
 const FEW: usize = 512;
-/// Times as many, which none does.
+/// This many times as many rows do not fit any cache.
 const TIMES: usize = 256;
 const SECTIONS: [&str; 7] = ["encode", "decode", "score", "memory", "sums", "step", "prefill"];
 const USAGE: &str =
     "usage: octaplex-peers [--json FILE] [encode] [decode] [score] [memory] [sums] [step] [prefill]";
-/// The row that ratios are to.
+/// Ratios are relative to this row.
 const REFERENCE: &str = "ggml q4_0";
 
-/// What takes turns with others.
+/// A candidate.
 struct Runner {
     name: String,
-    /// What one run's time is divided by.
+    /// The time of a run is divided by this.
     units: usize,
     run: Box<dyn FnMut()>,
     best: f64,
@@ -52,13 +52,13 @@ struct Report {
 }
 
 impl Report {
-    /// Runs all in turns, at least three times and for six seconds, prints them, and how they compare with the one named.
+    /// Runs all candidates in turns, at least three times and for six seconds. Prints their times, and ratios to the named one.
     fn section(&mut self, title: &str, beside: &str, mut runners: Vec<Runner>) {
         let (start, mut turns) = (Instant::now(), 0);
         while start.elapsed() < Duration::from_secs(6) || turns < 3 {
             turns += 1;
             for runner in &mut runners {
-                // What fits in the second-level cache is not there after everybody else's turn: it comes with the first run.
+                // The turns of the others evict these rows from the second-level cache. The first run reads them again.
                 for _ in 0..2 {
                     let before = ggml::nanoseconds();
                     (runner.run)();
@@ -147,7 +147,7 @@ impl Ours {
         queries.chunks_exact(D).map(prepare).collect()
     }
 
-    /// Scores of all rows by so many queries.
+    /// Scores all rows with this many queries.
     fn scorer(self, queries: &[f32], rows: usize) -> Runner {
         let queries = self.queries(queries);
         let mut scores = vec![0.0; queries.len() * rows];
@@ -313,7 +313,7 @@ fn score(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<
     Ok(())
 }
 
-/// Keys from memory, beside the time that the memory takes to give them.
+/// Times keys in memory, and reading the same bytes alone.
 fn memory(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<dyn Error>> {
     let query = gaussian(7, D);
     let mut runners = Vec::new();
@@ -379,7 +379,7 @@ fn exact_attention(rows: &[f32], query: &[f32], tokens: usize) -> Vec<f64> {
     output
 }
 
-/// Whole attention of one head: a block of queries at the end of so many tokens.
+/// Times attention of one head: a block of queries at the end of this many tokens.
 fn attention(
     report: &mut Report,
     backend: Backend,

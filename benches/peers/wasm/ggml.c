@@ -14,12 +14,12 @@ static block_q4_0 keys_[KEYS][BLOCKS];
 // As ggml_cpu_init sets it, without ggml's other tables.
 float ggml_table_f32_f16[1 << 16];
 
-// Where the host writes the rows.
+// Returns the address where the host writes the rows.
 float *rows(void) {
     return rows_[0];
 }
 
-// Where it reads the scores.
+// Returns the address where the host reads the scores.
 const float *scores(void) {
     return scores_;
 }

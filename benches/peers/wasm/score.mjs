@@ -1,5 +1,5 @@
-// Scores of 4,096 keys of 4 bits, width 128, one query, by modules that are given as NAME=FILE, in turns, the fastest of many:
-// nanoseconds a key, and beside the first one. See ../wasm.sh.
+// Times the scores of 4,096 keys of 4 bits and width 128 with one query, by modules passed as NAME=FILE. They take turns. Prints
+// the fastest of many, in nanoseconds a key, and the ratio to the first module. See ../wasm.sh.
 import { readFile } from "node:fs/promises";
 
 const [DIM, KEYS, TIMES, TURNS] = [128, 4096, 10, 400];
@@ -17,7 +17,7 @@ const modules = [];
 for (const argument of process.argv.slice(2)) {
   const [name, file] = argument.split("=");
   const module = await WebAssembly.compile(await readFile(file));
-  // What ggml's C library wants of a system, which these calls do without.
+  // Imports of ggml's C library, which these calls do not use.
   const imports = {};
   for (const { module: from, name: what } of WebAssembly.Module.imports(module))
     (imports[from] ??= {})[what] = () => { throw new Error(`${name} calls ${what}`); };

@@ -1,6 +1,6 @@
-// What the npm package costs over the Rust library built for the same target, both from one run:
-//   node score.mjs BENCH.wasm      (ci/wasm.sh bench builds it, and runs this beside the installed package)
-// Best of many turns: 4,096 keys of 4 bits, width 128, and one key, whose difference is the call's overhead.
+// Measures what the npm package costs on top of the Rust library, built for the same target:
+//   node score.mjs BENCH.wasm      (ci/wasm.sh bench builds it, and runs this in the folder of the installed package)
+// Each time is the best of many: of 4,096 keys of 4 bits and width 128, and of one key. The difference is the overhead of a call.
 import { readFile } from "node:fs/promises";
 import { load } from "octaplex";
 

@@ -1,6 +1,6 @@
-// Attention weights and what compression does to them, as the crate octaplex-metrics computes them, in f64.
+// Attention weights and the errors of compression, computed in f64 as in the crate octaplex-metrics.
 
-/** Exact scores q·k of queries with the tokens that each of them sees. */
+/** Returns the exact scores q·k of each query with the tokens that it sees. */
 export function exactScores(queries, positions, keys, dim) {
   return positions.map((position, query) => {
     const scores = new Float64Array(position + 1);
@@ -18,14 +18,14 @@ function logSum(scores, count, scale) {
   return largest + Math.log(sum);
 }
 
-/** softmax(scores/√dim) of the first so many. */
+/** Returns softmax(scores/√dim) of the first scores. */
 export function weights(scores, dim, count = scores.length) {
   const scale = 1 / Math.sqrt(dim);
   const sum = logSum(scores, count, scale);
   return Float64Array.from({ length: count }, (_, i) => Math.exp(scores[i] * scale - sum));
 }
 
-/** Kullback-Leibler divergence of the weights from the exact ones, in nats. */
+/** Returns the Kullback-Leibler divergence of the weights from the exact ones, in nats. */
 export function divergence(exact, scores, dim) {
   const scale = 1 / Math.sqrt(dim);
   const [exactSum, sum] = [logSum(exact, exact.length, scale), logSum(scores, exact.length, scale)];

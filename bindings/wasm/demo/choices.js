@@ -1,6 +1,6 @@
-// What the page offers. Everything else about codecs comes from the library.
+// The choices of the page. The library provides everything else about codecs.
 
-/** Codecs with the rates that a reader chooses from, by what they are; `octaplex compare` measures the same ones. */
+/** Codecs and their rates, in families. `octaplex compare` measures the same ones. */
 export const FAMILIES = [
   { name: "trellis", about: "random rotation and a trellis code", specs: ["trellis:m=2", "trellis", "trellis:m=8", "trellis:m=16"] },
   {
@@ -31,14 +31,14 @@ export const familyOf = (spec) => FAMILIES.findIndex((family) => family.specs.in
 
 const VALUES = { "graded:bits=2": "trellis:m=2", graded: "trellis", "graded:bits=4": "trellis:m=8" };
 
-/** The spec for values beside these keys: an engine's rotation is one of keys, or one of values, and grades are of keys. */
+/** Returns the spec of values that belongs to these keys. Rotations name keys or values, and `graded` is for keys only. */
 export const forValues = (spec) => VALUES[spec] ?? spec.replace("rotate=keys", "rotate=values");
 
-/** Widths that every codec but ggml's blocks has: what `octaplex::codebook::WIDTHS` lists. */
+/** The widths of all codecs except ggml's blocks, as in `octaplex::codebook::WIDTHS`. */
 export const WIDTHS = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
 
 /**
- * Models whose every layer keeps all tokens, from the file config.json that each is published with: num_hidden_layers,
+ * Models that keep all tokens in every layer. The numbers are those of their config.json: num_hidden_layers,
  * num_key_value_heads, head_dim (or hidden_size / num_attention_heads) and max_position_embeddings.
  */
 export const MODELS = [

@@ -1,5 +1,5 @@
-// Keys, values and queries from a safetensors file, or vectors from an .npy one. Every way in which a file can be wrong
-// is one sentence, a FileError.
+// Reads keys, values and queries from a safetensors file, or vectors from an .npy file. Whatever is wrong with a file, the
+// FileError says it in one sentence.
 import { WIDTHS } from "./choices.js";
 
 export class FileError extends Error {}
@@ -12,9 +12,9 @@ const fail = (sentence) => {
 };
 
 /**
- * What codecs are measured on: name, origin, dim, tokens, layers (their numbers), kvHeads, group (query heads that share a
- * key/value head), positions (the token of each query), and rows by head: keys, values, queries. Of plain vectors there
- * are neither values nor queries.
+ * A sample to measure codecs on: name, origin, dim, tokens, layers (their numbers), kvHeads, group (query heads that share
+ * a key/value head), positions (the token of each query), and rows by head: keys, values, queries. Plain vectors have
+ * neither values nor queries.
  */
 export function parse(name, bytes) {
   if (bytes.length === 0) fail(`${name} is empty.`);
@@ -33,7 +33,7 @@ const half = (() => {
   return table;
 })();
 
-/** Little-endian values as f32, whatever the alignment. */
+/** Returns little-endian values of any alignment as f32. */
 function floats(bytes, kind) {
   const own = bytes.slice().buffer; // aligned; and engines with WebAssembly are little-endian
   switch (kind) {
@@ -128,7 +128,7 @@ function safetensors(name, bytes) {
     fail(`${name}: the positions of its ${count} queries are not within its ${all} tokens.`);
   const numbers = tensors.layers ? whole("layers") : Array.from({ length: layers }, (_, i) => i);
   if (numbers.length !== layers) fail(`${name}: layers names ${numbers.length} of its ${layers} layers.`);
-  // Of long files the first tokens, and the queries among them.
+  // Long files: take the first tokens, and the queries of these tokens.
   const tokens = Math.min(all, TOKENS);
   const kept = positions.flatMap((position, i) => (position < tokens ? [i] : []));
   if (kept.length === 0) fail(`${name}: none of its queries is among its first ${TOKENS} tokens, which this page shows.`);

@@ -1,5 +1,5 @@
-// Attention as three pictures: a row a query, a column a token. Weights on a logarithmic scale, so that small ones are seen;
-// differences in percentage points, under a square root, on a scale that is the same for every codec.
+// Draws attention as three pictures, with a row for each query and a column for each token. The scale of weights is
+// logarithmic, so that small ones are visible. The scale of differences is a square root, and the same for every codec.
 
 const DECADES = 4; // from 0.01% to 100%
 const LARGEST_DIFFERENCE = 0.05;
@@ -7,17 +7,17 @@ const LARGEST_DIFFERENCE = 0.05;
 const channels = (colour) => colour.trim().match(/[\da-f]{2}/gi).map((byte) => parseInt(byte, 16));
 const mix = (a, b, t) => a.map((x, i) => Math.round(x + (b[i] - x) * t));
 
-/** Where a value lies on its scale: 0 to 1, or -1 to 1. */
+/** Returns the place of a value on its scale: 0 to 1, or -1 to 1. */
 export const SCALES = {
   weight: (x) => Math.max(0, Math.min(1, 1 + Math.log10(Math.max(x, 1e-30)) / DECADES)),
   difference: (x) => Math.sign(x) * Math.min(1, Math.sqrt(Math.abs(x) / LARGEST_DIFFERENCE)),
-  /** Values of plain vectors, `top` of them at the end. */
+  /** The scale of plain vectors, which ends at `top`. */
   value: (top) => (x) => Math.max(-1, Math.min(1, x / top)),
 };
 
 /**
- * Draws values [row][column] on a canvas as wide as it is shown. A pixel that holds several columns shows that with the
- * largest magnitude. `seen` says how many columns of a row exist.
+ * Draws values [row][column] on a canvas, in the resolution in which it is shown. A pixel of several columns shows the
+ * one with the largest magnitude. `seen` returns the number of columns in a row.
  */
 export function draw(canvas, values, columns, scale, seen) {
   const style = getComputedStyle(canvas);
@@ -55,7 +55,7 @@ export function draw(canvas, values, columns, scale, seen) {
   context.putImageData(image, 0, 0);
 }
 
-/** Row and column under a pointer. */
+/** Returns the row and the column under a pointer. */
 export function cell(canvas, event, rows, columns) {
   const box = canvas.getBoundingClientRect();
   const of = (at, size, count) => Math.max(0, Math.min(count - 1, Math.floor((at / size) * count)));

@@ -1,4 +1,4 @@
-// The page: what the reader chooses goes to two workers (worker.js), what they say is shown.
+// The page. It sends choices to two workers (worker.js), and shows their answers.
 import { FAMILIES, FIRST, MODELS, SPECS, WIDTHS, familyOf } from "./choices.js";
 import * as maps from "./maps.js";
 import * as plot from "./plot.js";
@@ -52,7 +52,7 @@ function table(element, columns, rows, current = -1) {
   element.replaceChildren(head, made("tbody", {}, ...rows.map(line)));
 }
 
-/** Horizontal bars: name, share of the longest, words. */
+/** Draws horizontal bars: name, share of the longest, words. */
 function bars(list, rows) {
   const longest = Math.max(...rows.map((row) => row.value));
   list.replaceChildren(
@@ -90,7 +90,7 @@ async function choose(change) {
   await Promise.all([showMaps(), showSavings(), measureSpeed()]);
 }
 
-/** The last call's result, or null where another came since. */
+/** Returns the result of a call, or null if there was a later call. */
 function latest(call) {
   let last = 0;
   return async (...given) => {
@@ -340,7 +340,7 @@ function fileError(words) {
   $("file-error").textContent = words;
 }
 
-/** Takes a file as the sample, unless something is wrong with it: then the page stays as it is. */
+/** Makes a file the sample. If something is wrong with it, the page stays as it is. */
 async function open(name, buffer) {
   let sample;
   try {
@@ -387,9 +387,9 @@ async function openFile(file) {
   await measureSpeed();
 }
 
-// What the reader does.
+// Controls.
 
-/** The choice stands in the address, so that it can be passed on. */
+/** Writes the choice into the address, so that the address can be shared. */
 function save() {
   const { spec, prepared, head } = state;
   history.replaceState(null, "", `#${new URLSearchParams({ codec: spec, keys: prepared ? "cache" : "raw", head: String(head) })}`);
@@ -408,7 +408,7 @@ const guarded = (act) => (...given) => act(...given)?.catch?.((error) => broken(
 function listen() {
   $("family").onchange = () => {
     const { specs } = FAMILIES[Number($("family").value)];
-    // The rate nearest to what was chosen.
+    // Take the rate nearest to the last one.
     const of = (spec) => state.bits[SPECS.indexOf(spec)] ?? Infinity;
     const wanted = of(state.spec);
     guarded(choose)({ spec: specs.reduce((best, spec) => (Math.abs(of(spec) - wanted) < Math.abs(of(best) - wanted) ? spec : best)) });

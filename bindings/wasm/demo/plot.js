@@ -1,5 +1,5 @@
-// The plot of all codecs: bits across, error upwards on a logarithmic axis. Filled marks are keys as the cache keeps them,
-// hollow ones raw keys; a ring marks the choice.
+// The plot of all codecs: bits on the horizontal axis, error on a logarithmic vertical axis. Filled marks are keys as the
+// cache stores them, and hollow marks raw keys. A ring marks the choice.
 import { FAMILIES, familyOf } from "./choices.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -14,7 +14,7 @@ function element(name, attributes, parent, text) {
 
 export const short = (x) => (x === 0 ? "0" : x < 0.001 || x >= 1000 ? x.toExponential(1) : x.toPrecision(2));
 
-/** Marks that colour alone does not tell apart. */
+/** Shapes of marks, because colour alone does not tell them apart. */
 const SHAPES = [
   (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
   (r) => `M${-r},${-r}H${r}V${r}H${-r}Z`,
@@ -26,7 +26,7 @@ function mark(family, x, y, r, hollow, parent) {
   return element("path", { d: SHAPES[family % 4](r), transform: `translate(${x.toFixed(1)} ${y.toFixed(1)})`, class: `s${family}${hollow ? " hollow" : ""}` }, parent);
 }
 
-/** Wider formats are in the table alone. */
+/** The largest number of bits in the plot. Wider formats are in the table only. */
 const WIDEST = 9.5;
 
 export function draw(svg, { points, spec, prepared, hasQueries, choose }) {
@@ -56,7 +56,7 @@ export function draw(svg, { points, spec, prepared, hasQueries, choose }) {
   const axis = hasQueries ? "KL of attention weights, nats" : "distortion of the vectors";
   element("text", { class: "axis", x: 4, y: 15 }, svg, axis);
 
-  // What no other beats: the lower left edge.
+  // The Pareto front: no other codec has fewer bits and a smaller error.
   const front = shown
     .map((point) => point.prepared)
     .filter((a) => !shown.some(({ prepared: b }) => b !== a && b.bits <= a.bits && b.error <= a.error))
@@ -84,7 +84,7 @@ export function draw(svg, { points, spec, prepared, hasQueries, choose }) {
   element("text", place, svg, words);
 }
 
-/** What the marks mean. */
+/** The legend. */
 export function legend(list, points, hasQueries) {
   const entry = (family, hollow, text) => {
     const item = document.createElement("li");

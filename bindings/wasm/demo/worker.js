@@ -1,6 +1,5 @@
-// Everything that takes time: codecs on a sample, checksums, timings. Two of these run, one for what the reader chose last
-// and one for the rest, so that the page answers at once. A message is { id, task, ... }, its answer { id, result } or
-// { id, error }.
+// Everything that takes time: codecs on a sample, checksums, timings. Two workers run: one for the last choice, one for the
+// rest. So the page answers at once. A message is { id, task, ... }, and its answer { id, result } or { id, error }.
 import { OctaplexError, load } from "./octaplex/index.js";
 import { divergence, exactScores, relativeError, weights } from "./attention.js";
 import { FileError, parse } from "./files.js";
@@ -12,7 +11,7 @@ let scores = new Map(); // exact ones, by query head
 
 const FLOATS = ["f16", "bf16", "f32"];
 const PAGE = 64;
-/** Keys whose channels' deviations decide the balance, as `octaplex compare` has it. */
+/** Number of keys whose deviations decide the balance, as in `octaplex compare`. */
 const CALIBRATION = 256;
 
 const shared = (head) => Math.floor(head / sample.group);
@@ -21,7 +20,7 @@ const exact = (head) => {
   return scores.get(head);
 };
 
-/** Every second query decides the balance and the others measure, in both ways of storing keys. */
+/** Every second query decides the balance. The others measure, for both ways of storing keys. */
 const measured = () => sample.positions.flatMap((_, i) => (sample.positions.length === 1 || i % 2 === 1 ? [i] : []));
 
 function calibration(kvHead) {
@@ -35,7 +34,7 @@ function calibration(kvHead) {
   });
 }
 
-/** A cache of one head, with all of its tokens in pages but for those that fill none. */
+/** Creates a cache of one head, with all tokens in pages except those that fill no page. */
 function filled(wasm, kvHead, options) {
   const { dim, tokens } = sample;
   const exactly = { kvHeads: 1, headDim: dim, capacity: Math.max(tokens, PAGE), page: PAGE, sinkTokens: 0, recentWindow: 0, maxRollback: 0 };
@@ -55,7 +54,7 @@ function disposing(objects, use) {
   }
 }
 
-/** Stored bytes of a head's keys, and scores of the queries of a query head or of several, [query][token]. */
+/** Returns the stored bytes of a head's keys, and the scores of one or several query heads, [query][token]. */
 function stored(wasm, spec, prepared, kvHead, queryHeads) {
   const { dim, tokens } = sample;
   if (!prepared || FLOATS.includes(spec)) {
@@ -72,7 +71,7 @@ function stored(wasm, spec, prepared, kvHead, queryHeads) {
 
 const row = (scores, query) => scores.subarray(query * sample.tokens, (query + 1) * sample.tokens);
 
-/** Mean KL over all heads and queries, and bits a value, of keys; of plain vectors, their distortion. */
+/** Returns bits a value, and the mean KL over all heads and queries. Plain vectors have their distortion instead. */
 function measure(wasm, spec, prepared) {
   const { dim, tokens, group, kvHeads, layers } = sample;
   if (sample.queries === null) {
@@ -101,7 +100,7 @@ function decode(wasm, spec) {
   });
 }
 
-/** Outputs of attention with keys and values both stored so. */
+/** Returns the outputs of attention with keys and values in this codec. */
 function outputError(wasm, spec, prepared, head) {
   const { dim, positions } = sample;
   const [queries, values] = [sample.queries[head], sample.values[shared(head)]];
@@ -120,7 +119,7 @@ function outputError(wasm, spec, prepared, head) {
   });
 }
 
-/** Two float vectors' scores, as they are written in JavaScript. */
+/** Computes scores of float vectors in plain JavaScript. */
 function plainScores(query, keys, out) {
   const dim = query.length;
   for (let token = 0, at = 0; token < out.length; token++) {
@@ -137,7 +136,7 @@ function plainScores(query, keys, out) {
 
 const KEYS = 4096;
 
-/** The shortest of some runs of ten milliseconds, in nanoseconds a key. */
+/** Returns the fastest of some runs of ten milliseconds, in nanoseconds a key. */
 function nanoseconds(run) {
   run();
   let [times, shortest] = [1, Infinity];
@@ -153,7 +152,7 @@ function nanoseconds(run) {
   return shortest;
 }
 
-/** FNV-1a, folded, over the checksums of `octaplex verify`: what its last line says. */
+/** Computes FNV-1a, folded, over the checksums: the last line of `octaplex verify`. */
 function together(sums) {
   let fold = 0xcbf29ce484222325n;
   for (const sum of sums)
@@ -162,7 +161,7 @@ function together(sums) {
 }
 
 const TASKS = {
-  /** A file as the sample from now on. */
+  /** Makes a file the sample. */
   open(wasm, { name, bytes }) {
     sample = parse(name, bytes);
     scores = new Map();
@@ -172,7 +171,7 @@ const TASKS = {
 
   codecs: (wasm) => ({ backend: wasm.backend, codecs: wasm.codecs() }),
 
-  /** Bits a value of pages of a model's keys and values, of each spec; null where this width does not have it. */
+  /** Returns for each spec the bits a value in pages of a model, or null if the codec lacks this width. */
   bits(wasm, { specs, kvHeads, dim }) {
     return specs.map((spec) => {
       try {
@@ -185,7 +184,7 @@ const TASKS = {
     });
   },
 
-  /** Attention weights of a query head, exact and compressed, [query][token]; of plain vectors, the values. */
+  /** Returns the attention weights of a query head, exact and compressed, [query][token]. Plain vectors have their values. */
   maps(wasm, { spec, prepared, head }) {
     const { dim, tokens, positions } = sample;
     if (sample.queries === null) {
@@ -205,7 +204,7 @@ const TASKS = {
     return { exact: exactMap, compressed, divergences, bits: (8 * of.bytes) / (tokens * dim), error, output: outputError(wasm, spec, prepared, head) };
   },
 
-  /** One spec's points of the plot: keys as the cache keeps them, and raw. */
+  /** Returns the points of a spec in the plot: keys as the cache stores them, and raw keys. */
   point(wasm, { spec }) {
     const raw = measure(wasm, spec, false);
     return { spec, raw, prepared: sample.queries === null || FLOATS.includes(spec) ? raw : measure(wasm, spec, true) };
@@ -220,7 +219,7 @@ const TASKS = {
     return { backend, all, stated: together(sums), rows, matches };
   },
 
-  /** Scores of one query with 4,096 keys: a codec's, f32 in the same module, and a loop in JavaScript. */
+  /** Times the scores of one query with 4,096 keys: of a codec, of f32 in the same module, and of a loop in JavaScript. */
   time(wasm, { spec, dim }) {
     const keys = Float32Array.from({ length: KEYS * dim }, (_, i) => Math.sin(i * i));
     const query = keys.slice(0, dim);

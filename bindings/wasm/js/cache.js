@@ -15,7 +15,7 @@ const STATS = [
 ];
 const FORMATS = { f32: 0, f16: 1, bf16: 2 };
 
-/** A model's keys and values, compressed, and attention on them. Made by `octaplex.cache(config)` and `loadCache`. */
+/** The compressed keys and values of a model, and attention on them. `octaplex.cache(config)` and `loadCache` create it. */
 export class Cache extends Handle {
   #wasm;
   #memory;
@@ -59,7 +59,7 @@ export class Cache extends Handle {
     });
   }
 
-  /** Heads, widths and codecs of a layer. */
+  /** Returns the heads, widths and codecs of a layer. */
   shape(layer = 0) {
     return { ...this.#shape(this.#layer(layer)) };
   }
@@ -78,13 +78,13 @@ export class Cache extends Handle {
     return whole(layer, "layer");
   }
 
-  /** Bits that a value in a page of a layer takes, everything counted: what a long context tends to. */
+  /** Returns the bits a value in a layer's pages, everything counted. A long context approaches this rate. */
   pageBits(layer = 0) {
     this.#shape(this.#layer(layer));
     return this.#wasm.cache_page_bits(Handle.of(this), layer);
   }
 
-  /** Adds tokens: keys and values as [head][token][width], in Float32Array, Float16Array, or Uint16Array with a format. */
+  /** Appends tokens: keys and values as [head][token][width], in Float32Array, Float16Array, or Uint16Array with a format. */
   append(layer, keys, values, options = {}) {
     known(options, ["format"], "append's options");
     const [memory, handle] = [this.#memory, Handle.of(this)];
@@ -110,7 +110,7 @@ export class Cache extends Handle {
     });
   }
 
-  /** Attention of queries, [query head][query][width]. Without `queryHeads` in the cache's options, `queries` must be given. */
+  /** Computes attention of queries, [query head][query][width]. Without `queryHeads` in the cache's options, pass `queries`. */
   attend(layer, queries, options, out) {
     const [memory, handle] = [this.#memory, Handle.of(this)];
     memory.begin();
@@ -119,7 +119,7 @@ export class Cache extends Handle {
       const from = memory.span(queries, Float32Array, "queries");
       const to = memory.target(out, Float32Array, Math.floor(from.length / shape.keyDim) * shape.valueDim);
       const rest = options === undefined ? undefined : this.#options(options);
-      // All spans are there: now memory may grow.
+      // All spans are known, so memory may grow from here on.
       const at = memory.place(from, to);
       const given = rest === undefined ? 0 : memory.numbers(rest.flatMap((x) => (typeof x === "number" ? x : place(memory, x, to))));
       memory.check(this.#wasm.cache_attend(handle, layer, at, from.length, given, memory.room(to), to.length));
@@ -131,7 +131,7 @@ export class Cache extends Handle {
     }
   }
 
-  /** Numbers, and spans of floats. */
+  /** Returns the options as numbers and spans of floats. */
   #options(options) {
     known(options, ATTEND, "attend's options");
     const memory = this.#memory;
@@ -144,7 +144,7 @@ export class Cache extends Handle {
     ];
   }
 
-  /** Scores q·k of one head, [query][token], unscaled and unmasked, for a softmax of one's own. */
+  /** Computes the scores q·k of one head, [query][token], without scale and mask, for your own softmax. */
   scores(layer, head, queries, out) {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     return run(memory, () => {
@@ -157,7 +157,7 @@ export class Cache extends Handle {
     });
   }
 
-  /** Sums of weight·v of one head, weights laid out [query][token]. */
+  /** Computes Σ weight·v of one head. Weights are [query][token]. */
   accumulate(layer, head, weights, out) {
     const [wasm, memory, handle] = [this.#wasm, this.#memory, Handle.of(this)];
     return run(memory, () => {
@@ -171,30 +171,30 @@ export class Cache extends Handle {
     });
   }
 
-  /** Forgets the tokens from a position on. */
+  /** Removes the tokens from a position on. */
   truncate(position) {
     const at = whole(position, "position");
     run(this.#memory, () => this.#memory.check(this.#wasm.cache_truncate(Handle.of(this), at)));
   }
 
-  /** Drops the whole pages within positions; returns the tokens dropped, all layers together. */
+  /** Drops the pages that lie entirely within these positions. Returns the dropped tokens, summed over layers. */
   evict(from, to) {
     const [first, end] = [whole(from, "from"), whole(to, "to")];
     return run(this.#memory, () => this.#wasm.cache_evict(Handle.of(this), first, end) >>> 0);
   }
 
-  /** Forgets everything. */
+  /** Removes all tokens. */
   clear() {
     run(this.#memory, () => this.#wasm.cache_clear(Handle.of(this)));
   }
 
-  /** A second cache with the same tokens, which shares the pages. */
+  /** Creates a second cache with the same tokens. The two share pages. */
   fork() {
     const memory = this.#memory;
     return run(memory, () => new Cache(this.#wasm, memory, memory.check(this.#wasm.cache_fork(Handle.of(this)))));
   }
 
-  /** A snapshot, which `octaplex.loadCache` takes, here and on every other machine. */
+  /** Returns a snapshot, for `octaplex.loadCache` on any machine. */
   save() {
     const [wasm, memory] = [this.#wasm, this.#memory];
     return run(memory, () => {
@@ -207,7 +207,7 @@ export class Cache extends Handle {
     });
   }
 
-  /** What the cache holds, all layers together; tokens are counted in each. */
+  /** Counts what the cache holds, over all layers. Counts of tokens are those of the layer with the most tokens. */
   stats() {
     const memory = this.#memory;
     return run(memory, () => {
@@ -218,19 +218,19 @@ export class Cache extends Handle {
   }
 }
 
-/** Address and length of floats, or of none. */
+/** Returns the address and length of floats, or zeros for none. */
 function place(memory, span, target) {
   return span === null ? [0, 0] : [memory.place(span, target), span.length];
 }
 
-/** A finite number, also once it is rounded; NaN for undefined. */
+/** Returns a number that is finite, also after rounding, or NaN for undefined. */
 function finite(value, name, round = Number) {
   if (value === undefined) return NaN;
   if (typeof value === "number" && Number.isFinite(round(value))) return value;
   throw new OctaplexError("Range", `${name}: a finite number, got ${show(value)}`);
 }
 
-/** A spec under either of its names. */
+/** Returns a spec under either of its names. */
 function spec(config, name, alias) {
   const [given, other] = [config[name], config[alias]];
   if (given !== undefined && other !== undefined && given !== other)

@@ -14,36 +14,36 @@ use octaplex::{
 
 pub struct Cache {
     cache: KvCache,
-    /// Query rows of all heads that scratch memory was made for.
+    /// Query rows of all heads that fit the scratch memory.
     queries: usize,
 }
 
-const NO_QUERY_HEADS: &str = "queries of how many heads? say queryHeads when the cache is made, or queries in attend's options: \
-                              1 for a single one of each head";
+const NO_QUERY_HEADS: &str = "the number of query heads is unknown: set queryHeads when you create the cache, or pass \
+                              queries: 1 if each head has one query";
 
-/// What a number that is not given comes as.
+/// Stands for a number that JavaScript did not pass.
 const NONE: u32 = u32::MAX;
 
 fn given(number: u32) -> Option<usize> {
     (number != NONE).then_some(number as usize)
 }
 
-/// At most the bytes of a layer's exact rows, which it allocates when it is made.
+/// Returns an upper bound of the bytes of a layer's exact rows. A new layer allocates them.
 fn exact_bytes(config: &LayerConfig) -> u64 {
     let rows = config.sink_tokens + config.recent_window + config.max_rollback + 2 * config.page + 3;
     (rows as u64).saturating_mul((config.kv_heads * 2 * (config.key_dim + config.value_dim)) as u64)
 }
 
-/// At most the bytes of a page while it is made.
+/// Returns an upper bound of the bytes that encoding a page needs.
 fn page_bytes(config: &LayerConfig) -> u64 {
     let blocks = config.keys.page_bytes_max(config.key_dim, config.page)
         + config.values.page_bytes_max(config.value_dim, config.page);
     config.kv_heads as u64 * (blocks + 4 * config.key_dim + 64) as u64 + 64
 }
 
-/// The layers of a cache, with the codecs that a profile chooses.
+/// Returns the layers of a cache, with the codecs that a profile chooses.
 fn profiled(text: &str, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConfig>, Failure> {
-    // The profile takes at most some times its text. Solving takes a step for each codec and layer.
+    // A parsed profile takes a few times the memory of its text. Solving it takes a step for each codec and layer.
     expect_memory(8 * text.len() as u64)?;
     let profile = text.parse::<Profile>().map_err(|error| misread(text, error))?;
     let codecs = text.lines().filter(|line| line.trim_start().starts_with(['k', 'v'])).count();
@@ -51,7 +51,7 @@ fn profiled(text: &str, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConf
     Ok(profile.solve(config, bits)?)
 }
 
-/// What is wrong with a profile's text: perhaps its line names a codec that this module lacks.
+/// Returns the error of a profile's text. Its line may name a codec that this module lacks.
 fn misread(text: &str, error: Error) -> Failure {
     let Error::Profile { line, .. } = error else { return error.into() };
     let line = text.lines().nth(line.wrapping_sub(1)).unwrap_or_default().trim();
@@ -96,7 +96,7 @@ impl Cache {
             return Err(Error::Unsupported { why }.into());
         }
         let default = LayerConfig::new(heads, key_dim, capacity);
-        // No text: none was named.
+        // An empty text stands for the default.
         let codec = |text: &str, default: CodecSpec| if text.is_empty() { Ok(default) } else { text.parse() };
         let mut each = default
             .value_dim(value_dim)
@@ -111,7 +111,7 @@ impl Cache {
         each.max_rollback = or(rollback, each.max_rollback);
         each.sliding_window = given(window as u32);
         each.query_heads = given(query_heads as u32);
-        // What is wrong with the configuration is said before there is talk of memory.
+        // Errors of the configuration come before errors of memory.
         let codec = |spec: CodecSpec, dim| {
             let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default());
             codec.map_err(|error| Failure::of(spec, error))
@@ -142,7 +142,7 @@ impl Cache {
             .config())
     }
 
-    /// Memory to work in for so many query rows, all heads together.
+    /// Allocates scratch memory for this number of query rows, of all heads together.
     fn reserve(&mut self, layer: usize, queries: usize) -> Result<(), Failure> {
         let config = self.config(layer)?;
         if queries > self.queries {
@@ -223,11 +223,11 @@ impl Cache {
     }
 }
 
-/// An empty cache; the numbers are named in [`Cache::configured`]. Bits that are not given are NaN, and a profile that is not
-/// given has the length [`NONE`].
+/// Creates an empty cache. [`Cache::configured`] names the numbers. NaN stands for no `bits`, and the length [`NONE`] for no
+/// profile.
 ///
 /// # Safety
-/// There are 14 numbers; all else is as `memory::words` says.
+/// There are 14 numbers. Texts are as `memory::words` says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cache_new(
     numbers: *const [u32; 14],
@@ -248,14 +248,14 @@ pub unsafe extern "C" fn cache_new(
 }
 
 /// # Safety
-/// The handle came from this module, and is used no more.
+/// The handle is from this module, and no later call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cache_drop(cache: *mut Cache) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(cache) });
 }
 
-/// Rows as they come: f32, f16 or bf16.
+/// Returns the caller's rows, in f32, f16 or bf16.
 ///
 /// # Safety
 /// As `memory::input`.
@@ -270,7 +270,7 @@ unsafe fn tensor<'a>(format: u32, at: *const u8, length: usize) -> Floats<'a> {
     }
 }
 
-/// Adds tokens to a layer; the format is 0 for f32, 1 for f16, 2 for bf16.
+/// Appends tokens to a layer. The format is 0 for f32, 1 for f16 and 2 for bf16.
 ///
 /// # Safety
 /// The handle lives; the rest is as `memory::input` says.
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn cache_calibrate(
     answer(done.map(|()| 0).map_err(Failure::from))
 }
 
-/// Options of attention, as JavaScript writes them; numbers that are not given are [`NONE`], or NaN.
+/// Options of attention, as JavaScript writes them. [`NONE`] or NaN stands for a missing number.
 #[repr(C)]
 pub struct Options {
     queries: u32,
@@ -324,7 +324,7 @@ pub struct Options {
     sink_logits_length: usize,
 }
 
-/// Attention; null options are the defaults.
+/// Computes attention. Null options are the defaults.
 ///
 /// # Safety
 /// The handle lives; the rest is as `memory::input` and `memory::output` say.
@@ -356,7 +356,7 @@ pub unsafe extern "C" fn cache_attend(
     }
 }
 
-/// Scores of one head.
+/// Computes the scores of one head.
 ///
 /// # Safety
 /// As [`cache_attend`].
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn cache_scores(
     })
 }
 
-/// Sums of one head.
+/// Computes the weighted sums of one head.
 ///
 /// # Safety
 /// As [`cache_attend`].
@@ -396,7 +396,7 @@ pub unsafe extern "C" fn cache_accumulate(
     })
 }
 
-/// Tokens that a row of scores of a layer has.
+/// Returns the number of tokens in a layer, which is the length of a row of scores.
 ///
 /// # Safety
 /// The handle lives.
@@ -407,8 +407,7 @@ pub unsafe extern "C" fn cache_tokens(cache: *const Cache, layer: usize) -> usiz
     answer(cache.config(layer).map(|_| cache.cache.layers()[layer].tokens()).map_err(Failure::from))
 }
 
-/// Bits that a value in a page takes, keys and values together, everything counted; of a layer that exists
-/// (`cache_shape`), otherwise NaN.
+/// Returns the bits a value in a layer's pages, keys and values together, everything counted. Without such a layer it is NaN.
 ///
 /// # Safety
 /// The handle lives.
@@ -418,7 +417,7 @@ pub unsafe extern "C" fn cache_page_bits(cache: *const Cache, layer: usize) -> f
     unsafe { &*cache }.config(layer).map_or(f64::NAN, LayerConfig::page_bits)
 }
 
-/// Forgets tokens.
+/// Removes the tokens from a position on.
 ///
 /// # Safety
 /// The handle lives.
@@ -428,7 +427,7 @@ pub unsafe extern "C" fn cache_truncate(cache: *mut Cache, position: usize) -> u
     answer(unsafe { &mut *cache }.cache.truncate(position).map(|()| 0).map_err(Failure::from))
 }
 
-/// Drops whole pages; returns the tokens dropped.
+/// Drops whole pages. Returns the number of dropped tokens.
 ///
 /// # Safety
 /// The handle lives.
@@ -438,7 +437,7 @@ pub unsafe extern "C" fn cache_evict(cache: *mut Cache, from: usize, to: usize) 
     unsafe { &mut *cache }.cache.evict(from..to)
 }
 
-/// Forgets everything.
+/// Removes all tokens.
 ///
 /// # Safety
 /// The handle lives.
@@ -448,7 +447,7 @@ pub unsafe extern "C" fn cache_clear(cache: *mut Cache) {
     unsafe { &mut *cache }.cache.clear();
 }
 
-/// A second cache that shares the pages.
+/// Creates a second cache that shares the pages.
 ///
 /// # Safety
 /// The handle lives.
@@ -458,7 +457,7 @@ pub unsafe extern "C" fn cache_fork(cache: *const Cache) -> usize {
     answer(unsafe { &*cache }.fork())
 }
 
-/// What the cache holds, as text: the numbers of [`Stats`] in their order, as a JSON array.
+/// Writes the numbers of [`Stats`] as text: a JSON array, in the order of the fields.
 ///
 /// # Safety
 /// The handle lives.
@@ -493,7 +492,7 @@ impl fmt::Display for Numbers<'_> {
     }
 }
 
-/// The shape of a cache, as text: layers, and heads and widths of one of them.
+/// Writes the shape of a cache as text: the number of layers, and the heads, widths and codecs of one layer.
 ///
 /// # Safety
 /// The handle lives.
@@ -509,7 +508,7 @@ pub unsafe extern "C" fn cache_shape(cache: *const Cache, layer: usize) -> usize
     answer(cache.config(layer).map(shape).map_err(Failure::from))
 }
 
-/// A snapshot: its address and length are written to `at`, and [`cache_release`] frees it.
+/// Creates a snapshot. Its address and length are written to `at`. [`cache_release`] frees it.
 ///
 /// # Safety
 /// The handle lives, and `at` has room for two numbers.
@@ -524,7 +523,7 @@ pub unsafe extern "C" fn cache_save(cache: *const Cache, at: *mut [usize; 2]) ->
     }))
 }
 
-/// Frees what [`cache_save`] has written.
+/// Frees a snapshot of [`cache_save`].
 ///
 /// # Safety
 /// Address and length are those of one snapshot, and it is freed once.
@@ -534,7 +533,7 @@ pub unsafe extern "C" fn cache_release(at: *mut u8, length: usize) {
     drop(unsafe { Box::from_raw(core::ptr::slice_from_raw_parts_mut(at, length)) });
 }
 
-/// The cache of a snapshot.
+/// Creates the cache of a snapshot.
 ///
 /// # Safety
 /// As `memory::input` says.

@@ -17,7 +17,7 @@ pub struct Coder {
     codec: Box<dyn Codec>,
     /// Prepared queries, or sums.
     scratch: Vec<f32>,
-    /// A page is its blocks and nothing else: pages of any number of rows go through without a copy.
+    /// Whether a page is its blocks and nothing else. Then pages of any number of rows need no copy.
     plain: bool,
 }
 
@@ -28,7 +28,7 @@ fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Cod
     Ok((spec, codec.map_err(|error| Failure::of(spec, error))?))
 }
 
-/// `turboquant`, perhaps with its bits: the parser of all specs would be half of this build.
+/// Parses `turboquant`, with or without its bits. The parser of all specs would double the size of this build.
 #[cfg(not(feature = "specs"))]
 fn build(spec: &str, dim: usize, head: HeadId) -> Result<(CodecSpec, Box<dyn Codec>), Error> {
     use octaplex::codecs::{TurboQuant, TurboQuantSpec};
@@ -57,7 +57,7 @@ impl Coder {
         Ok(Self { spec, codec, scratch: Vec::new(), plain })
     }
 
-    /// Scratch memory of so many zeros.
+    /// Returns scratch memory of this many zeros.
     fn reserve(scratch: &mut Vec<f32>, length: Option<usize>) -> Result<&mut [f32], Failure> {
         let length = length.unwrap_or(usize::MAX);
         scratch.clear();
@@ -66,7 +66,7 @@ impl Coder {
         Ok(scratch)
     }
 
-    /// Blocks that bytes hold.
+    /// Returns the number of blocks in these bytes.
     fn rows(&self, blocks: &[u8]) -> Result<usize, Failure> {
         if self.plain {
             let bytes = self.codec.block_bytes();
@@ -76,7 +76,7 @@ impl Coder {
         Ok(self.codec.split_rows(blocks, usize::MAX)?.0)
     }
 
-    /// Bytes that so many rows take at most.
+    /// Returns an upper bound of the bytes of this many rows.
     fn bytes_max(&self, rows: usize) -> usize {
         if self.plain {
             return rows.saturating_mul(self.codec.block_bytes());
@@ -154,7 +154,7 @@ impl Coder {
     }
 }
 
-/// The same error for values that have `before` others before them.
+/// Returns the same error with its index moved by the `before` values in front of these.
 fn at_row(error: Error, before: usize) -> Error {
     match error {
         Error::NonFinite { index } => Error::NonFinite { index: before + index },
@@ -166,7 +166,7 @@ fn expect_length(what: &'static str, expected: usize, actual: usize) -> Result<(
     if expected == actual { Ok(()) } else { Err(Error::Length { what, expected, actual }) }
 }
 
-/// A codec for vectors of `dim` values of one head; `values` is 1 for a codec of values.
+/// Creates a codec for one head's vectors of `dim` values. `values` is 1 for a codec of values.
 ///
 /// # Safety
 /// The text is as `memory::words` says.
@@ -186,14 +186,14 @@ pub unsafe extern "C" fn codec_new(
 }
 
 /// # Safety
-/// The handle came from [`codec_new`], and is used no more.
+/// The handle is from [`codec_new`], and no later call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn codec_drop(coder: *mut Coder) {
     // SAFETY: the caller's promise.
     drop(unsafe { Box::from_raw(coder) });
 }
 
-/// The spec in its shortest form, as text; returns its length.
+/// Writes the spec in its shortest form as text. Returns its length.
 ///
 /// # Safety
 /// The handle lives.
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn codec_spec(coder: *const Coder) -> usize {
     write(&unsafe { &*coder }.spec)
 }
 
-/// Bytes of a block.
+/// Returns the bytes of a block.
 ///
 /// # Safety
 /// The handle lives.
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn codec_block_bytes(coder: *const Coder) -> usize {
     unsafe { &*coder }.codec.block_bytes()
 }
 
-/// Bytes that so many rows take at most.
+/// Returns an upper bound of the bytes of this many rows.
 ///
 /// # Safety
 /// The handle lives.
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn codec_bytes_max(coder: *const Coder, rows: usize) -> us
     unsafe { &*coder }.bytes_max(rows)
 }
 
-/// Rows that blocks hold.
+/// Returns the number of rows in these blocks.
 ///
 /// # Safety
 /// The handle lives, and the blocks are as `memory::input` says.
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn codec_rows(coder: *const Coder, blocks: *const u8, bloc
     answer(unsafe { (*coder).rows(input(blocks, blocks_length)) })
 }
 
-/// Encodes rows; returns the bytes used.
+/// Encodes rows. Returns the bytes used.
 ///
 /// # Safety
 /// The handle lives; the rest is as `memory::input` and `memory::output` say.
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn codec_decode(
     answer(unsafe { (*coder).decode(input(blocks, blocks_length), output(rows, rows_length)) })
 }
 
-/// Scores of all queries with all blocks, \[query]\[block].
+/// Computes the scores of all queries with all blocks, \[query]\[block].
 ///
 /// # Safety
 /// As [`codec_encode`].
@@ -290,7 +290,7 @@ pub unsafe extern "C" fn codec_score(
     })
 }
 
-/// Sums of decoded blocks times weights, \[query]\[block], in the vectors' own basis.
+/// Adds up decoded blocks times weights, \[query]\[block], in the basis of the vectors.
 ///
 /// # Safety
 /// As [`codec_encode`].
@@ -314,19 +314,19 @@ pub unsafe extern "C" fn codec_accumulate(
     })
 }
 
-/// The name of the instructions that codecs run on, as text; returns its length.
+/// Writes the name of the backend as text. Returns its length.
 #[unsafe(no_mangle)]
 pub extern "C" fn backend() -> usize {
     write(&Backend::detect().name())
 }
 
-/// Every codec that this build can make.
+/// All codecs of this build.
 #[cfg(feature = "specs")]
 pub fn built() -> impl Iterator<Item = &'static octaplex::codecs::CodecInfo> {
     CodecSpec::all().iter().filter(|codec| codec.name.parse().is_ok_and(|spec: CodecSpec| spec.is_built()))
 }
 
-/// Every codec that this build can make, as text: name, summary and keys, a line each, with tabs between.
+/// Writes all codecs of this build as text. A line has name, summary and keys, with tabs between them.
 #[cfg(feature = "specs")]
 #[unsafe(no_mangle)]
 pub extern "C" fn codecs() -> usize {

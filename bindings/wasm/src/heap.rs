@@ -1,4 +1,4 @@
-//! The heap, which counts what is in use: how tests see a leak, and what `memory()` reports.
+//! The heap. It counts the bytes in use: `memory()` reports them, and tests find leaks with them.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,7 +9,7 @@ struct Counted {
     used: AtomicUsize,
 }
 
-// SAFETY: all is passed on to dlmalloc as it came.
+// SAFETY: every call passes its arguments on to dlmalloc.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static HEAP: Counted = Counted { heap: GlobalDlmalloc, used: AtomicUsize::new(0) };
 
-/// Bytes in use: buffers that were handed out, codecs and caches.
+/// Returns the bytes in use by buffers, codecs and caches.
 #[unsafe(no_mangle)]
 pub extern "C" fn heap_used() -> usize {
     HEAP.used.load(Relaxed)

@@ -1,12 +1,12 @@
-//! The WebAssembly module behind the npm package: plain functions over addresses in the module's memory, which the
-//! package's JavaScript (`../js`) alone calls. It checks types, widths and handles; what the bytes say is checked here.
+//! The WebAssembly module of the npm package: plain functions that take addresses in the module's memory. Only the package's
+//! JavaScript (`../js`) calls them. JavaScript checks types, widths and handles. This module checks the bytes.
 //!
-//! A boundary by hand, not by wasm-bindgen: typed arrays in the module's memory go through without a copy, and the glue
-//! is two kilobytes.
+//! The boundary is written by hand, without wasm-bindgen. So typed arrays in the module's memory need no copy, and the
+//! JavaScript takes few kilobytes.
 //!
-//! Every function returns a number; [`text::FAILED`] says that there is an error, whose text [`text::text`] has: its code on
-//! the first line, its words behind it. Nothing is changed then. A panic, which would be a bug, and memory that ran out in
-//! the middle of a call leave through the import `host.fail`, which throws: nothing traps.
+//! Every function returns a number. [`text::FAILED`] means an error, and then nothing has changed. [`text::text`] has its
+//! text: the code on the first line, then the message. A panic (a bug), and memory that runs out within a call, leave through
+//! the import `host.fail`, which throws. So nothing traps.
 #![no_std]
 #![allow(unsafe_code)] // addresses come in as numbers
 
@@ -23,8 +23,8 @@ mod verify;
 
 pub(crate) use text::{Failure, answer};
 
-/// The host's `fail` throws; should it return, the instance stops. A build of one codec saves the texts of what cannot
-/// happen.
+/// Calls the host's `fail`, which throws. If it returned, the instance would stop. The build of one codec leaves out the
+/// messages of panics.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo) -> ! {
     #[cfg(feature = "specs")]

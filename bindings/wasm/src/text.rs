@@ -1,4 +1,4 @@
-//! Text that goes out, and how errors do.
+//! Text and errors for JavaScript.
 
 use core::cell::UnsafeCell;
 use core::fmt::{self, Display, Write};
@@ -21,20 +21,20 @@ unsafe extern "C" {
     fn host_fail(length: usize);
 }
 
-/// Hands the text to the host, which throws.
+/// Passes the text to the host, which throws.
 pub(crate) fn fail(length: usize) -> ! {
     // SAFETY: a call of a function that takes a number.
     unsafe { host_fail(length) };
     core::arch::wasm32::unreachable()
 }
 
-/// What went wrong.
+/// An error.
 pub(crate) enum Failure {
     Library(Error),
-    /// A codec that this module lacks, and that the module of all codecs has.
+    /// This module lacks the codec, and the module of all codecs has it.
     #[cfg(feature = "specs")]
     Absent(Error),
-    /// So many bytes cannot be had.
+    /// This many bytes cannot be allocated.
     Memory(u64),
 }
 
@@ -45,7 +45,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// What was wrong with a codec of this spec.
+    /// Returns the error of a codec with this spec.
     #[cfg(feature = "specs")]
     pub(crate) fn of(spec: octaplex::CodecSpec, error: Error) -> Self {
         if spec.is_built() { Self::Library(error) } else { Self::Absent(error) }
@@ -106,10 +106,10 @@ impl Display for Failure {
     }
 }
 
-/// What a function returns when it failed; lengths and handles are below it.
+/// The result of a function that failed. Lengths and handles are smaller.
 pub(crate) const FAILED: usize = usize::MAX;
 
-/// A result as a number.
+/// Returns a result as a number.
 pub(crate) fn answer(result: Result<usize, Failure>) -> usize {
     result.unwrap_or_else(|failure| {
         write(&format_args!("{}\n{failure}", failure.code()));
@@ -117,13 +117,13 @@ pub(crate) fn answer(result: Result<usize, Failure>) -> usize {
     })
 }
 
-/// Where the text lies: that of the last failure, or what the last function that says so has written.
+/// Returns the address of the text: the last error, or the text of the last function that writes one.
 #[unsafe(no_mangle)]
 pub extern "C" fn text() -> *const u8 {
     TEXT.bytes.get().cast()
 }
 
-/// Writes the text, as much as there is room for, and returns its length. It ends with a zero.
+/// Writes as much of the text as fits, and a zero behind it. Returns its length.
 pub(crate) fn write(text: &dyn Display) -> usize {
     struct Sink<'a> {
         bytes: &'a mut [u8],
@@ -137,7 +137,7 @@ pub(crate) fn write(text: &dyn Display) -> usize {
             Ok(())
         }
     }
-    // SAFETY: no other function of this module's holds the bytes, and displaying a text calls none.
+    // SAFETY: no other function of this module holds the bytes, and formatting a text calls none of them.
     let bytes = unsafe { &mut *TEXT.bytes.get() };
     let mut sink = Sink { bytes, len: 0 };
     let _ = write!(sink, "{text}");

@@ -1,4 +1,4 @@
-//! Whether this build computes what every other one does.
+//! Compares the checksums of this build with the published ones.
 
 use crate::codec::built;
 use crate::memory::expect_memory;
@@ -10,7 +10,7 @@ use core::fmt;
 use octaplex::Backend;
 use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 
-/// What each codec of this build gave.
+/// The checksums of each codec of this build.
 struct Table(Vec<(&'static str, Checksums)>);
 
 impl Table {
@@ -33,7 +33,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// As text, a line a codec: its name, its two checksums, and what they must be; the last line has those of all.
+/// Writes the result as text. A line has the name of a codec, its two checksums and the expected ones. The last line has those
+/// of all codecs together.
 #[unsafe(no_mangle)]
 pub extern "C" fn verify() -> usize {
     answer(Table::compute())

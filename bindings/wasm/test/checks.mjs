@@ -1,4 +1,4 @@
-// What a page of tests shares: checks that are counted, and posted.
+// Checks for pages of tests. They are counted, and the result is posted.
 const passed = [];
 const failed = [];
 

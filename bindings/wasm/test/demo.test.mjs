@@ -23,7 +23,7 @@ after(async () => {
   server?.stop();
 });
 
-/** The page when all is measured; anything that it asks of another server, or says on the console, fails the test. */
+/** Opens the page and waits for all measurements. Requests to other servers, and output on the console, fail the test. */
 async function opened({ hash = "", viewport = WIDE, colorScheme = "light", bypassCSP = false, replace } = {}) {
   const page = await browser.newPage({ viewport, colorScheme, bypassCSP });
   const wrong = [];
@@ -110,7 +110,7 @@ test("another codec, other keys and another head change maps, figures and the ma
   await page.locator("#head").selectOption("30");
   await settled(page);
   assert.notEqual(await pixels(page, "exact"), exact);
-  // The address has it all.
+  // The address holds all choices.
   const hash = await page.evaluate(() => location.hash);
   assert.match(hash, /keys=raw&head=30/);
   const error = await text(page, "error");
@@ -186,7 +186,7 @@ test("one's own file is shown; a broken one is one sentence, and the page stays 
   await page.locator("#sample").click();
   await page.waitForFunction(() => document.getElementById("progress").textContent.includes("measured on the bundled sample"), null, { timeout: 240_000 });
   assert.equal(await pixels(page, "compressed"), shown);
-  // The sample as a file of one's own is the sample.
+  // The sample, opened as a file, gives the same page.
   await give("mine.safetensors", sample);
   await page.waitForFunction(() => document.getElementById("origin").textContent.includes("mine.safetensors"));
   await settled(page);

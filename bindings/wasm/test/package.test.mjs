@@ -1,4 +1,4 @@
-// The package as a project has it: run where `octaplex` is installed (ci/wasm.sh).
+// Tests the installed package. Run it in a project that has `octaplex` (ci/wasm.sh).
 import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
@@ -152,7 +152,7 @@ for (const simd of [true, false]) {
         for (const [name, options] of Object.entries(others)) assert.notDeepEqual(cache.attend(0, queries, options), plain, name);
         close(cache.attend(0, queries, { window: 10 }), cache.attend(0, queries, { bias: hide }), 1e-6);
         assert.notDeepEqual(cache.attend(0, queries, { window: 10, keepSinks: true }), cache.attend(0, queries, { window: 10 }));
-        // One's own softmax, from scores and sums.
+        // A softmax outside the library, from scores and sums.
         const scores = cache.scores(0, 1, queries.subarray(2 * DIM, 3 * DIM));
         assert.equal(scores.length, 300);
         const largest = scores.reduce((a, b) => Math.max(a, b));
@@ -226,7 +226,7 @@ for (const simd of [true, false]) {
         fails("ProfileShape", () => octaplex.cache({ ...spent, kvHeads: 2 }), "it has 3 key/value heads, and the cache has 2");
         fails("ProfileShape", () => octaplex.cache({ ...spent, headDim: 128 }), "64 values in a key");
         fails("ProfileShape", () => octaplex.cache({ ...spent, valueDim: 128 }), "64 values in a value vector");
-        // What is no profile, a part of one, and a changed one.
+        // Texts that are no profile, truncated profiles, and changed ones.
         for (const profile of [3, null, new Uint8Array(9)]) fails("Type", () => octaplex.cache({ ...spent, profile }), "profile: a string");
         fails("Profile", () => octaplex.cache({ ...spent, profile: "" }), "line 1: the text ends here");
         fails("Profile", () => octaplex.cache({ ...spent, profile: "model.octaprofile" }), "this is no profile");
@@ -331,7 +331,7 @@ for (const simd of [true, false]) {
       fails("Conflict", () => octaplex.cache({ ...config, keys: "f16", cache_type_k: "q8_0" }), "cache_type_k");
       fails("UnknownOption", () => octaplex.cache({ ...config, heads: 2 }), "heads");
       fails("Value", () => octaplex.cache({ ...config, center: "mean" }), "center");
-      // Sizes that no memory has, and sizes whose products leave 32 bits.
+      // Sizes that exceed any memory, and sizes whose products exceed 32 bits.
       fails("Unsupported", () => octaplex.cache({ ...config, kvHeads: 2 ** 32 - 2 }));
       fails("Unsupported", () => octaplex.cache({ ...config, layers: 2 ** 20 }));
       fails("OutOfMemory", () => octaplex.cache({ ...config, recentWindow: 2 ** 22, capacity: 2 ** 30, kvHeads: 1, layers: 8 }), "bytes");
@@ -413,7 +413,7 @@ for (const simd of [true, false]) {
       assert.ok(octaplex.memory().reserved > before);
       assert.deepEqual(scores, out.view);
       assert.ok(scores[0] === 0 && scores[count - 1] > 1);
-      // Whatever room the call leaves for the next one, its result has its values.
+      // However much memory the call leaves for the next one, its result is complete.
       for (let count = 1000; count < 60_000; count = Math.ceil(1.1 * count)) {
         const out = octaplex.floats(count);
         assert.equal(codec.score(query.view, new Uint8Array(66 * count), out.view).length, count);
@@ -462,7 +462,7 @@ for (const simd of [true, false]) {
           refused(floats, bytes);
           refused(part, some, "Detached");
           assert.ok(others.every((buffer) => buffer.view.every((x) => x === 7)));
-          // Views that no buffer returned: of what lies beside a buffer, across its end and across its start.
+          // Views that no buffer returned: outside all buffers, across the end of one, and across its start.
           const { view } = others[20];
           for (const [at, bytes] of [[0, 1024], [view.byteOffset, view.byteLength + 16], [view.byteOffset - 16, view.byteLength]])
             refused(new Float32Array(view.buffer, at, bytes / 4), new Uint8Array(view.buffer, at, bytes));
@@ -550,7 +550,7 @@ test("modules can be given, and what is none is refused", async () => {
 });
 
 test("a module that failed in the middle of a call says so from then on", async () => {
-  // One that calls its way out at once, with the words in its memory.
+  // A module that fails at once, with the message in its memory.
   const octaplex = await load({ simd: false });
   const { Memory } = await import(new URL("memory.js", import.meta.resolve("octaplex")));
   const memory = new WebAssembly.Memory({ initial: 1 });
@@ -562,7 +562,7 @@ test("a module that failed in the middle of a call says so from then on", async 
   assert.ok(octaplex.memory().used === 0);
 });
 
-/** What `using` will be. */
+/** Does what the statement `using` does. */
 function using(resource, body) {
   try {
     return body(resource);

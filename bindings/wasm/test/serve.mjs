@@ -1,11 +1,11 @@
-// A static file server over a folder, for tests: nothing that a static file server would not do.
+// A static file server for tests.
 import { createReadStream } from "node:fs";
 import { createServer } from "node:http";
 import { extname, join, normalize } from "node:path";
 
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".wasm": "application/wasm", ".json": "application/json" };
 
-/** Serves a folder on a port of its own; `post` answers what is posted. */
+/** Serves a folder on a free port. `post` answers POST requests. */
 export async function serve(folder, post) {
   const server = createServer(async (request, response) => {
     const path = decodeURIComponent(new URL(request.url, "http://localhost").pathname);

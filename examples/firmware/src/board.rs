@@ -8,9 +8,9 @@ use cortex_m_rt::{entry, exception};
 use cortex_m_semihosting::{debug, hprintln};
 use critical_section::Mutex;
 use heapless::Deque;
-use panic_semihosting as _; // a panic ends the emulator with an exit status of its own
+use panic_semihosting as _; // a panic ends the emulator with an error status
 
-/// Samples that wait: the main loop may be late by so many, while a page closes.
+/// Waiting samples. The main loop may be this many samples late while it closes a page.
 static QUEUE: Mutex<RefCell<Deque<Sample, 8>>> = Mutex::new(RefCell::new(Deque::new()));
 
 /// Ticks of the clock between samples.

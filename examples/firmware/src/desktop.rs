@@ -1,4 +1,4 @@
-//! On this machine: the sensor is asked whenever a sample is wanted.
+//! On the host: the sensor is read whenever a sample is needed.
 
 use crate::{monitor, sensor::Sensor};
 use octaplex::Error;

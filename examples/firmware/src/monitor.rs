@@ -1,4 +1,4 @@
-//! What is done with samples, wherever they come from.
+//! Processes samples from any source.
 
 use crate::sensor::{CHANNELS, Sample};
 use core::fmt::Write;
@@ -14,7 +14,7 @@ const FOUR_BITS: CodecSpec = CodecSpec::TurboQuant(TurboQuantSpec::new(4));
 /// 512 moments in four bits a value.
 const CONFIG: LayerConfig = LayerConfig::new(1, CHANNELS, 512).keys(FOUR_BITS).values(FOUR_BITS);
 const BYTES: usize = CONFIG.required_bytes();
-/// What attention of one query, and the checksum at the end, work in.
+/// Scratch memory for attention of one query, and for the checksum at the end.
 const SCRATCH: usize = 5184;
 
 /// Moments of a run.
@@ -23,7 +23,7 @@ pub const MOMENTS: usize = 300;
 /// A line of text.
 pub type Line = String<80>;
 
-/// What a firmware puts into a `static`.
+/// The state that a firmware keeps in a `static`.
 pub struct Memory {
     cache: [u8; BYTES],
     scratch: [f32; SCRATCH],

@@ -1,5 +1,5 @@
 //! A cache in static memory, without std and without a heap. `cargo run` here runs it on this machine, and
-//! `ci/cross.sh thumb` on an emulated Cortex-M4: both print the same line, since every backend gives the same bits.
+//! `ci/cross.sh thumb` on an emulated Cortex-M4: both print the same line, because backends are bit-exact.
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 
@@ -18,7 +18,7 @@ const CONFIG: LayerConfig = LayerConfig::new(1, D, 512).keys(FOUR_BITS).values(F
 const BYTES: usize = CONFIG.required_bytes();
 const SCRATCH: usize = CONFIG.scratch_len(1);
 
-/// What a firmware puts into a `static`.
+/// The state that a firmware keeps in a `static`.
 struct Memory {
     cache: [u8; BYTES],
     scratch: [f32; SCRATCH],
@@ -50,7 +50,7 @@ fn main() -> Result<(), Error> {
 }
 
 #[cfg(target_os = "none")]
-use panic_semihosting as _; // a panic ends the emulator with an exit status of its own
+use panic_semihosting as _; // a panic ends the emulator with an error status
 
 #[cfg(target_os = "none")]
 #[cortex_m_rt::entry]

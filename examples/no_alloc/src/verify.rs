@@ -26,7 +26,7 @@ fn main() -> Result<(), Error> {
 }
 
 #[cfg(target_os = "none")]
-use panic_semihosting as _; // a panic ends the emulator with an exit status of its own
+use panic_semihosting as _; // a panic ends the emulator with an error status
 
 #[cfg(target_os = "none")]
 #[cortex_m_rt::entry]

@@ -1,4 +1,4 @@
-//! Scores of one query with 4,096 keys of 4 bits, many times over, and no boundary in between.
+//! Scores one query with 4,096 keys of 4 bits many times, within one call from JavaScript.
 #![no_std]
 #![allow(unsafe_code)]
 
@@ -13,19 +13,19 @@ static mut ROWS: [f32; KEYS * DIM] = [0.0; KEYS * DIM];
 static mut PAGE: [u8; KEYS * BYTES] = [0; KEYS * BYTES];
 static mut SCORES: [f32; KEYS] = [0.0; KEYS];
 
-/// Where the host writes the rows.
+/// Returns the address where the host writes the rows.
 #[unsafe(no_mangle)]
 pub extern "C" fn rows() -> *mut f32 {
     (&raw mut ROWS).cast()
 }
 
-/// Where it reads the scores.
+/// Returns the address where the host reads the scores.
 #[unsafe(no_mangle)]
 pub extern "C" fn scores() -> *const f32 {
     (&raw const SCORES).cast()
 }
 
-/// Encodes the rows, then scores the first of them with the first `keys` keys, `times` times over; 1 for an error.
+/// Encodes the rows, then scores the first row with the first `keys` keys, `times` times. Returns 1 for an error.
 #[unsafe(no_mangle)]
 pub extern "C" fn score(keys: usize, times: usize) -> u32 {
     // SAFETY: one thread, and one call at a time.
