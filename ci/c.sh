@@ -104,7 +104,7 @@ g++ -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine
 "$folder/engine"
 # The README's lines of C compile inside a function.
 {
-  printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern octaplex_tensor keys, values; extern float *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
+  printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern float *k, *v, *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
   ci/printed.sh bindings/c/README.md c -
   echo '}'
 } >"$folder/readme.c"

@@ -105,7 +105,7 @@ static int run(const std::vector<std::string> & arguments) {
     printf("perplexity        %.6f   # octaplex in its place, keys %s, values %s\n", std::exp(loss / predicted), k.c_str(), v.c_str());
     printf("kl_mean           %.3e   # nats, of the next token's distribution\n", divergence / predicted);
     printf("top1_agreement    %.4f\n", agreed / predicted);
-    printf("kv_bytes          %zu   # %.2f bits a value\n", stats.bytes, 8.0 * stats.bytes / stats.values);
+    printf("kv_bytes          %zu   # %.2f bits a value, %.2f in pages\n", stats.bytes, 8.0 * stats.bytes / stats.values, stats.page_bits);
     printf("logits_checksum   %016llx\n", static_cast<unsigned long long>(checksum));
     printf("octaplex_verify   %08x   # what `octaplex verify` prints for all codecs\n", verified);
     return 0;
