@@ -1,12 +1,13 @@
 //! Buffers: memory for plain tensors, and stores for caches. The host reads and writes both through this module.
 
-use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, F16, FAILED, SUCCESS, Tensor};
-use crate::device::{Instance, NAME, instance_of};
+use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, FAILED, SUCCESS, Tensor};
+use crate::device::{Instance, NAME, instance_of, lock};
 use crate::guarded;
 use crate::store::{self, Rows, Store};
 use core::ffi::{c_char, c_int, c_void};
 use octaplex::f16;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering;
 
 /// A buffer's own data.
 struct Memory {
@@ -55,9 +56,18 @@ pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, ten
     // SAFETY: ggml.h declares the function with a tensor as its argument.
     let nominal = unsafe { (instance.host.functions.ggml_nbytes)(tensor) };
     guarded(nominal, || {
-        let is_told = !instance.is_debug && tensor.view_src.is_null();
-        let store = if is_told { Store::new(tensor) } else { None };
-        store.map_or(nominal, |store| store.expected_bytes(instance))
+        if !tensor.view_src.is_null() {
+            return nominal;
+        }
+        if instance.host.op_name(tensor) != b"NONE" {
+            lock(&instance.plan).forget(); // results of a graph: scratch memory
+            return nominal;
+        }
+        let store = Store::new(tensor).filter(|_| !instance.is_passive).map(|store| {
+            let told = if instance.is_debug { nominal } else { store.expected_bytes(instance) };
+            (store.role, told)
+        });
+        lock(&instance.plan).tell(store::name(tensor), nominal, store)
     })
 }
 
@@ -65,7 +75,20 @@ pub(crate) extern "C" fn alloc<T: BufferType>(buffer_type: *mut c_void, size: us
     guarded(null_mut(), || {
         // SAFETY: the host passes the buffer type that it was given.
         let instance = instance_of(unsafe { (*buffer_type.cast::<T>()).context() });
+        let declined = lock(&instance.plan).take(size);
         let size = size.max(1);
+        if instance.is_passive || declined.is_some() {
+            if let Some(declined) = declined.as_ref().filter(|_| !instance.is_passive) {
+                instance.say_once(&format!("left to llama.cpp: {}", declined.why));
+            }
+            instance.declined.store(true, Ordering::Relaxed);
+            let functions = &instance.host.functions;
+            let size = declined.map_or(size, |declined| declined.bytes.max(size));
+            // SAFETY: calls as ggml-backend.h declares them.
+            return unsafe {
+                (functions.ggml_backend_buft_alloc_buffer)((functions.ggml_backend_cpu_buffer_type)(), size)
+            };
+        }
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE);
         // SAFETY: this creates a mapping at any address.
@@ -130,15 +153,7 @@ extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
                 memory.stores.push(store);
                 store::count(memory.instance, true);
             }
-            None => {
-                memory.plain = true;
-                let name = store::name(tensor);
-                if tensor.kind != F16 && (name.starts_with(b"cache_k_l") || name.starts_with(b"cache_v_l")) {
-                    memory.instance.say_once(
-                        "a cache of another type than f16 stays uncompressed: leave out -ctk and -ctv",
-                    );
-                }
-            }
+            None => memory.plain = true,
         }
         SUCCESS
     })
@@ -166,12 +181,11 @@ fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
                 let last = ((first / 64 + 1) * 64).min((at + out.len()).div_ceil(row));
                 let mut rows = vec![f16::ZERO; (last - first) * store.width];
                 pages.read_rows(first..last, &mut rows).map_err(|why| why.to_string())?;
-                let len = (rows.len() * 2 - skip).min(out.len());
+                let mut encoded = Vec::with_capacity(2 * rows.len());
+                store.encode(&rows, &mut encoded);
+                let len = (encoded.len() - skip).min(out.len());
                 let (now, rest) = out.split_at_mut(len);
-                for (number, byte) in now.iter_mut().enumerate() {
-                    let byte_of = rows[(skip + number) / 2].to_le_bytes();
-                    *byte = byte_of[(skip + number) % 2];
-                }
+                now.copy_from_slice(&encoded[skip..skip + len]);
                 (at, out) = (at + len, rest);
             }
         }
@@ -183,7 +197,7 @@ fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
 fn write(instance: &Instance, store: &Store, at: usize, bytes: &[u8]) -> Result<(), String> {
     let mut rows = store.rows();
     if let Rows::Unknown = *rows {
-        store.flatten(instance, &mut rows);
+        store.flatten(instance, &mut rows, "the host writes them before it attends to them");
     }
     match &mut *rows {
         Rows::Unknown => {}
@@ -202,13 +216,10 @@ fn write(instance: &Instance, store: &Store, at: usize, bytes: &[u8]) -> Result<
                 if len < row {
                     pages.read_rows(first..first + 1, &mut values).map_err(|why| why.to_string())?;
                 }
-                for (number, byte) in now.iter().enumerate() {
-                    let value = &mut values[(skip + number) / 2];
-                    let mut both = value.to_le_bytes();
-                    both[(skip + number) % 2] = *byte;
-                    *value = f16::from_le_bytes(both);
-                }
-                pages.write_rows(first, &values).map_err(|why| why.to_string())?;
+                let mut encoded = Vec::with_capacity(row);
+                store.encode(&values, &mut encoded);
+                encoded[skip..skip + len].copy_from_slice(now);
+                pages.write_rows(first, &store.decode(&encoded)).map_err(|why| why.to_string())?;
                 // Pages close here, so that a whole state does not stay in f16. No queries decide its balance then.
                 if pages.open_pages() > 4 * pages.config().open_pages {
                     pages

@@ -4,14 +4,16 @@ use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor
 use crate::abi::{BufferType2, BufferType3};
 use crate::host::Host;
 use crate::inner::Inner;
+use crate::plan::Plan;
 use crate::settings::Settings;
 use crate::store::{self, Store};
 use crate::threads::Team;
-use crate::{buffer, guarded, ops};
+use crate::{buffer, guarded, memory, ops};
 use core::ffi::{c_char, c_int, c_void};
+use octaplex::CodecSpec;
 use std::collections::HashSet;
 use std::ptr::null;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) const NAME: &core::ffi::CStr = c"OCTAPLEX";
@@ -27,8 +29,16 @@ pub(crate) struct Instance {
     pub(crate) buffer_type: *mut c_void,
     /// Whether the host is a debug build.
     pub(crate) is_debug: bool,
+    /// Whether all memory is left to the host, because a setting was refused.
+    pub(crate) is_passive: bool,
+    /// The sizes that the host asked for.
+    pub(crate) plan: Mutex<Plan>,
+    /// Whether memory was left to the host's CPU.
+    pub(crate) declined: AtomicBool,
     /// Number of existing caches.
     pub(crate) stores: AtomicUsize,
+    /// Number of backends that have not computed yet.
+    fresh: AtomicUsize,
     inner: Mutex<Option<Inner>>,
     said: Mutex<HashSet<String>>,
 }
@@ -48,6 +58,21 @@ impl Instance {
         if lock(&self.said).insert(text.to_owned()) {
             self.host.info(text);
         }
+    }
+
+    /// Says on standard error that the first cache is compressed. Hosts often hide their log.
+    pub(crate) fn announce(&self, keys: (CodecSpec, usize, f64), values: (CodecSpec, usize, f64)) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if SAID.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (key_dim, value_dim) = (keys.1 as f64, values.1 as f64);
+        let bits = (keys.2 * key_dim + values.2 * value_dim) / (key_dim + value_dim);
+        let backend = self.settings.backend.name();
+        eprintln!(
+            "octaplex is on: keys in {}, values in {}, {bits:.1} bits per value ({backend})",
+            keys.0, values.0
+        );
     }
 
     /// Logs an error once, and returns the status of a failed call.
@@ -91,16 +116,20 @@ pub(crate) fn instance_of(context: *mut c_void) -> &'static Instance {
 }
 
 /// Creates the registry with its device for a host.
-pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
+pub(crate) fn registry(host: Host, settings: Option<Settings>) -> *mut c_void {
     let (version, text) = (host.version, host.version_text.clone());
     let instance = Box::into_raw(Box::new(Instance {
         host,
-        settings,
+        is_passive: settings.is_none(),
+        settings: settings.unwrap_or_else(Settings::none),
         team: Team::new(),
         device: core::ptr::null_mut(),
         buffer_type: core::ptr::null_mut(),
         is_debug: false,
+        plan: Mutex::default(),
+        declined: AtomicBool::new(false),
         stores: AtomicUsize::new(0),
+        fresh: AtomicUsize::new(0),
         inner: Mutex::new(None),
         said: Mutex::new(HashSet::new()),
     }));
@@ -161,9 +190,11 @@ pub(crate) fn registry(host: Host, settings: Settings) -> *mut c_void {
         (*instance).device = device;
         (*instance).buffer_type = buffer_type;
         (*instance).is_debug = (*instance).host.is_debug(buffer_type);
-        (*instance).host.info(&format!(
-            "loaded into ggml {text}; lines with OCTAPLEX KV buffer name the compressed caches"
-        ));
+        if !(*instance).is_passive {
+            (*instance).host.info(&format!(
+                "loaded into ggml {text}; lines with OCTAPLEX KV buffer name the compressed caches"
+            ));
+        }
     }
     registry.cast()
 }
@@ -189,11 +220,15 @@ extern "C" fn proc_address(_: *mut Registry, name: *const c_char) -> *const c_vo
 
 extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
     // SAFETY: the host passes a backend of this library.
-    let instance = instance_of(unsafe { (*backend).context });
+    let instance = unsafe {
+        begin(backend);
+        instance_of((*backend).context)
+    };
     instance.team.set(usize::try_from(threads).unwrap_or(1));
-    if instance.stores.load(Ordering::Relaxed) == 0 {
-        instance
-            .say_once("this device holds no layer's cache, so it does nothing; leave out -ngl 0 and -nkvo");
+    if instance.stores.load(Ordering::Relaxed) == 0 && !instance.declined.load(Ordering::Relaxed) {
+        instance.say_once(
+            "this device holds no layer's cache, because llama.cpp asked it for none: options such as -ngl 99 give it layers",
+        );
     }
 }
 
@@ -206,20 +241,9 @@ extern "C" fn device_description(_: *mut Device) -> *const c_char {
 }
 
 extern "C" fn device_memory(_: *mut Device, free: *mut usize, total: *mut usize) {
-    // SAFETY: sysconf has no preconditions; the host passes two valid pointers.
-    unsafe {
-        let pages = |name| usize::try_from(libc::sysconf(name)).unwrap_or(0);
-        let page = pages(libc::_SC_PAGESIZE);
-        *total = pages(libc::_SC_PHYS_PAGES) * page;
-        #[cfg(target_os = "linux")]
-        {
-            *free = pages(libc::_SC_AVPHYS_PAGES) * page;
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            *free = *total;
-        }
-    }
+    let (available, all) = guarded((0, 0), memory::available);
+    // SAFETY: the host passes two valid pointers.
+    unsafe { (*free, *total) = (available, all) };
 }
 
 extern "C" fn device_type(_: *mut Device) -> c_int {
@@ -269,8 +293,13 @@ enum Kind<'a> {
     SetRows(&'a Store),
     Attend,
     Rope(&'a Store),
-    /// The host's CPU computes it, on cache tensors in plain memory of this library.
+    /// The host's CPU computes it, on plain memory of this library.
     Plain,
+    /// The host's CPU computes it, on a cache that pages do not serve and that is turned into plain memory.
+    Flat,
+    /// An operation on a cache that was left to the host. While a context is created, the host turns fused operations off
+    /// unless they run on the device of their layer. So this device takes them until the first computation.
+    Fused,
     Foreign,
 }
 
@@ -291,7 +320,7 @@ fn kind_of<'a>(instance: &Instance, op: &'a Tensor) -> Kind<'a> {
             // SAFETY: sources are null or tensors of the host's.
             let source = |number: usize| unsafe { op.src[number].as_ref() };
             let stored = |number| source(number).and_then(|tensor| store::of(instance, tensor)).is_some();
-            if stored(1) || stored(2) {
+            if stored(1) && stored(2) && ops::can_attend(instance, op) {
                 return Kind::Attend;
             }
         }
@@ -299,14 +328,37 @@ fn kind_of<'a>(instance: &Instance, op: &'a Tensor) -> Kind<'a> {
     }
     // SAFETY: sources are null or tensors of the host's.
     let sources = op.src.iter().filter_map(|source| unsafe { source.as_ref() });
-    let mut any = false;
+    let (mut any, mut stored) = (false, false);
     for tensor in sources.chain([op]) {
-        if store::of(instance, tensor).is_some() {
-            return Kind::Foreign;
-        }
-        any |= store::is_plain_cache(instance, tensor);
+        stored |= store::of(instance, tensor).is_some();
+        // Weights that are only imagined here belong to the CPU.
+        let is_needed = !store::is_imagined(tensor)
+            || core::ptr::eq(tensor, op)
+            || instance.host.op_name(op) == b"FLASH_ATTN_EXT";
+        any |= is_needed && store::is_plain(instance, tensor);
     }
-    if any { Kind::Plain } else { Kind::Foreign }
+    match (stored, any) {
+        (true, _) => Kind::Flat,
+        (false, true) => Kind::Plain,
+        (false, false) if is_fused(instance, op) => Kind::Fused,
+        (false, false) => Kind::Foreign,
+    }
+}
+
+/// Returns whether an operation is one of [`Kind::Fused`].
+fn is_fused(instance: &Instance, op: &Tensor) -> bool {
+    if !instance.declined.load(Ordering::Relaxed) {
+        return false;
+    }
+    match instance.host.op_name(op) {
+        // It draws the operations between it and the next weights to this device.
+        b"SET_ROWS" => store::is_on_host(instance, op),
+        b"FLASH_ATTN_EXT" => {
+            // SAFETY: sources are null or tensors of the host's.
+            unsafe { op.src[1].as_ref() }.is_some_and(|keys| store::is_on_host(instance, keys))
+        }
+        _ => false,
+    }
 }
 
 extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
@@ -315,8 +367,10 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
         let (instance, tensor) = unsafe { (instance_of((*device).context), &*op) };
         match kind_of(instance, tensor) {
             Kind::Nothing | Kind::SetRows(_) | Kind::Rope(_) => true,
-            Kind::Attend => ops::can_attend(instance, tensor),
+            Kind::Attend => true,
             Kind::Plain => instance.host_supports(op),
+            Kind::Flat => instance.host_supports(op) && ops::flatten(instance, tensor),
+            Kind::Fused => instance.fresh.load(Ordering::Relaxed) > 0 && instance.host_supports(op),
             Kind::Foreign => false,
         }
     })
@@ -325,7 +379,8 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
 extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backend {
     // SAFETY: the host passes a device of this library.
     let context = unsafe { (*device).context };
-    Box::into_raw(Box::new(Backend {
+    instance_of(context).fresh.fetch_add(1, Ordering::Relaxed);
+    let backend = Backend {
         guid: &GUID,
         get_name: backend_name,
         free: free_backend,
@@ -337,7 +392,27 @@ extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backen
         graph_optimize: null(),
         device,
         context,
-    }))
+    };
+    Box::into_raw(Box::new(Own { backend, has_computed: AtomicBool::new(false) })).cast()
+}
+
+/// A backend, and what this library adds to it.
+#[repr(C)]
+struct Own {
+    backend: Backend,
+    has_computed: AtomicBool,
+}
+
+/// Notes that a backend computes.
+///
+/// # Safety
+/// The backend is one of this library.
+unsafe fn begin(backend: *mut Backend) {
+    // SAFETY: `init_backend` allocated an `Own`, which begins with its backend.
+    let own = unsafe { &*backend.cast::<Own>() };
+    if !own.has_computed.swap(true, Ordering::Relaxed) {
+        instance_of(own.backend.context).fresh.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
@@ -346,13 +421,19 @@ extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
 
 extern "C" fn free_backend(backend: *mut Backend) {
     // SAFETY: `init_backend` allocated it, and the host frees it once.
-    drop(unsafe { Box::from_raw(backend) });
+    unsafe {
+        begin(backend);
+        drop(Box::from_raw(backend.cast::<Own>()));
+    }
 }
 
 extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int {
     guarded(FAILED, || {
         // SAFETY: the host passes a backend of this library, and a graph of its own.
-        let instance = instance_of(unsafe { (*backend).context });
+        let instance = unsafe {
+            begin(backend);
+            instance_of((*backend).context)
+        };
         let functions = &instance.host.functions;
         // SAFETY: the graph is the host's, and ggml.h declares the function with this argument.
         let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
@@ -367,7 +448,8 @@ extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int 
                 Kind::Attend => ops::attend(instance, tensor),
                 Kind::Rope(store) => ops::rope(instance, store, tensor),
                 // SAFETY: all its tensors lie in memory of the host or of this library.
-                Kind::Plain => unsafe { instance.compute_on_host(node) },
+                Kind::Plain | Kind::Fused => unsafe { instance.compute_on_host(node) },
+                Kind::Flat => ops::on_flat(instance, tensor),
                 Kind::Foreign => {
                     let name = String::from_utf8_lossy(instance.host.op_name(tensor)).into_owned();
                     instance.fail(&format!("the host requests {name}, which this device does not support"))

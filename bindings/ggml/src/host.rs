@@ -1,6 +1,7 @@
 //! The host: the ggml that loaded this library. Looks up its functions and writes to its log.
 
 use crate::abi::{Backend, Buffer, BufferInterface, Device, KNOWN, Tensor, Version};
+use crate::probe;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ffi::CString;
 use std::ptr::{null, null_mut};
@@ -37,6 +38,10 @@ functions! {
     ggml_log_set: fn(Option<LogCallback>, *mut c_void);
     ggml_op_name: fn(c_int) -> *const c_char;
     ggml_nbytes: fn(*const Tensor) -> usize;
+    ggml_tensor_overhead: fn() -> usize;
+    ggml_new_tensor_1d: fn(*mut c_void, c_int, i64) -> *mut Tensor;
+    ggml_view_1d: fn(*mut c_void, *mut Tensor, i64, usize) -> *mut Tensor;
+    ggml_set_name: fn(*mut Tensor, *const c_char) -> *mut Tensor;
     ggml_init: fn(InitParams) -> *mut c_void;
     ggml_free: fn(*mut c_void);
     ggml_new_graph: fn(*mut c_void) -> *mut c_void;
@@ -47,10 +52,19 @@ functions! {
     ggml_graph_node: fn(*mut c_void, c_int) -> *mut Tensor;
     ggml_backend_buffer_init: fn(*mut c_void, BufferInterface, *mut c_void, usize) -> *mut Buffer;
     ggml_backend_buffer_get_type: fn(*mut Buffer) -> *mut c_void;
+    ggml_backend_buffer_get_base: fn(*mut Buffer) -> *mut c_void;
+    ggml_backend_buffer_get_size: fn(*mut Buffer) -> usize;
+    ggml_backend_buffer_free: fn(*mut Buffer);
+    ggml_backend_cpu_buffer_type: fn() -> *mut c_void;
+    ggml_backend_buft_alloc_buffer: fn(*mut c_void, usize) -> *mut Buffer;
+    ggml_backend_buft_get_alignment: fn(*mut c_void) -> usize;
+    ggml_backend_buft_get_device: fn(*mut c_void) -> *mut Device;
     ggml_backend_alloc_ctx_tensors_from_buft: fn(*mut c_void, *mut c_void) -> *mut Buffer;
     ggml_backend_buft_is_host: fn(*mut c_void) -> bool;
     ggml_backend_dev_by_type: fn(c_int) -> *mut Device;
     ggml_backend_dev_init: fn(*mut Device, *const c_char) -> *mut Backend;
+    ggml_backend_get_device: fn(*mut Backend) -> *mut Device;
+    ggml_backend_free: fn(*mut Backend);
     ggml_backend_dev_supports_op: fn(*mut Device, *const Tensor) -> bool;
     ggml_backend_dev_backend_reg: fn(*mut Device) -> *mut c_void;
     ggml_backend_reg_get_proc_address: fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -67,7 +81,7 @@ pub(crate) struct InitParams {
     pub(crate) no_alloc: bool,
 }
 
-/// A ggml whose version is known.
+/// A ggml whose layout is known.
 pub(crate) struct Host {
     pub(crate) version: Version,
     pub(crate) version_text: String,
@@ -90,10 +104,11 @@ impl Host {
             CStr::from_ptr(version())
         };
         let version_text = text.to_string_lossy().into_owned();
-        let Some(version) = Version::of(&version_text) else {
-            return Err(format!("ggml {version_text} is not supported; use a version of {KNOWN}"));
-        };
-        Ok(Self { version, version_text, functions: Functions::look_up(library)? })
+        let functions = Functions::look_up(library).map_err(|why| format!("ggml {version_text}: {why}"))?;
+        let version = probe::layout(&functions).map_err(|what| {
+            format!("ggml {version_text} is not supported, because {what} differ; use a version of {KNOWN}")
+        })?;
+        Ok(Self { version, version_text, functions })
     }
 
     pub(crate) fn info(&self, text: &str) {

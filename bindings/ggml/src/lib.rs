@@ -14,8 +14,10 @@
 //! ```
 //!
 //! This library does not link ggml. `abi.rs` declares the layout of ggml's backend interface. `host.rs` looks up ggml's
-//! functions in the library that called [`ggml_backend_init`]. An unknown version of ggml gets no device, and a line on
-//! standard error.
+//! functions in the library that called [`ggml_backend_init`], and `probe.rs` compares the layout. A ggml that is laid out
+//! otherwise gets no device, and a line on standard error.
+//!
+//! Tensors that are not pairs of keys and values stay on the host's CPU: `plan.rs` decides it before their buffer exists.
 
 #![cfg(unix)]
 
@@ -24,7 +26,10 @@ mod buffer;
 mod device;
 mod host;
 mod inner;
+mod memory;
 mod ops;
+mod plan;
+mod probe;
 mod settings;
 mod store;
 mod threads;
@@ -75,17 +80,21 @@ extern "C" fn init(caller: *const c_void) -> *mut c_void {
         let host = match host::Host::find(caller) {
             Ok(host) => host,
             Err(why) => {
-                eprintln!("octaplex: {why}; llama.cpp continues without it");
+                eprintln!("octaplex: {why}; llama.cpp continues without it (leave out --device OCTAPLEX)");
                 return null_mut();
             }
         };
-        match settings::Settings::from_environment() {
-            Ok(settings) => device::registry(host, settings),
-            Err(why) => {
-                host.error(&format!("{why}; llama.cpp continues without it"));
-                null_mut()
+        let settings = settings::Settings::from_environment().and_then(|settings| {
+            if settings.only_known && !abi::is_known(&host.version_text) {
+                let (found, known) = (&host.version_text, abi::KNOWN);
+                return Err(format!("ggml {found} is not one of {known}, and OCTAPLEX_ONLY_KNOWN is set"));
             }
+            Ok(settings)
+        });
+        if let Err(why) = &settings {
+            host.error(&format!("{why}; llama.cpp continues without it"));
         }
+        device::registry(host, settings.ok())
     })
 }
 

@@ -1,6 +1,6 @@
 //! The operations on caches that the host requests.
 
-use crate::abi::{F16, F32, I32, I64, SUCCESS, Tensor};
+use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor};
 use crate::device::{Instance, lock};
 use crate::store::{self, Rows, Store};
 use core::ffi::c_int;
@@ -41,19 +41,37 @@ unsafe fn row<T>(tensor: &Tensor, at: [usize; 3]) -> &[T] {
 pub(crate) fn set_rows(instance: &Instance, store: &Store, op: &Tensor) -> c_int {
     let mut rows = store.rows();
     let is_flat = matches!(&*rows, Rows::Unknown) || is_transposed(store, op);
-    if is_flat && !store.flatten(instance, &mut rows) {
+    if is_flat
+        && !store.flatten(instance, &mut rows, "llama.cpp writes them in the layout without flash attention")
+    {
         return instance.fail(
             "the host writes this cache without flash attention, but wrote earlier rows with it: use -fa on",
         );
+    }
+    if let Rows::Flat(_) = *rows {
+        drop(rows);
+        return on_flat(instance, op);
     }
     match &mut *rows {
         Rows::Pages(pages) => match write_rows(store, op, pages) {
             Ok(()) => SUCCESS,
             Err(why) => instance.fail(&why),
         },
-        Rows::Flat(bytes) => on_flat(instance, op, bytes),
-        Rows::Unknown => SUCCESS,
+        Rows::Flat(_) | Rows::Unknown => SUCCESS,
     }
+}
+
+/// Turns the stores of an operation that pages do not have into plain memory. Returns false if one of them holds pages.
+pub(crate) fn flatten(instance: &Instance, op: &Tensor) -> bool {
+    let why = match instance.host.op_name(op) {
+        b"FLASH_ATTN_EXT" => "this device does not have the attention that llama.cpp requests".to_owned(),
+        name => format!("llama.cpp runs {} on them, without flash attention", String::from_utf8_lossy(name)),
+    };
+    (0..op.src.len())
+        .filter_map(|number| source(op, number))
+        .chain([op])
+        .filter_map(|tensor| store::of(instance, tensor))
+        .all(|store| store.flatten(instance, &mut store.rows(), &why))
 }
 
 /// Returns whether the host writes values channel by channel, as it does without flash attention.
@@ -87,25 +105,31 @@ fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), S
     Ok(())
 }
 
-/// Computes an operation whose result is a cache in plain memory, on the host's CPU.
-fn on_flat(instance: &Instance, op: &Tensor, bytes: &mut [u8]) -> c_int {
-    let base = bytes.as_mut_ptr();
+/// Computes an operation on caches in plain memory, on the host's CPU.
+pub(crate) fn on_flat(instance: &Instance, op: &Tensor) -> c_int {
+    // Plain memory neither moves nor ends before its buffer, so no lock is held while the host computes.
     let moved = |tensor: &Tensor| {
+        let Some(store) = store::of(instance, tensor) else { return Some(*tensor) };
         let offset = if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
-        // SAFETY: a view lies within its tensor, which has the length of `bytes`.
-        let data = unsafe { base.add(offset) };
-        Tensor { data: data.cast(), ..*tensor }
+        match &mut *store.rows() {
+            Rows::Flat(bytes) if offset <= bytes.len() => {
+                // SAFETY: a view lies within its tensor, which has the length of `bytes`.
+                Some(Tensor { data: unsafe { bytes.as_mut_ptr().add(offset) }.cast(), ..*tensor })
+            }
+            _ => None,
+        }
     };
-    let mut node = moved(op);
+    let unknown =
+        || instance.fail("the host computes on compressed rows in a way that this device does not support");
+    let Some(mut node) = moved(op) else { return unknown() };
     let mut sources: Vec<Box<Tensor>> = Vec::new();
     for number in 0..node.src.len() {
         let Some(tensor) = source(op, number) else { continue };
-        if core::ptr::eq(store::root(tensor), store::root(op)) {
-            sources.push(Box::new(moved(tensor)));
-            node.src[number] = sources.last_mut().map_or(core::ptr::null_mut(), |tensor| &raw mut **tensor);
-        }
+        let Some(tensor) = moved(tensor) else { return unknown() };
+        sources.push(Box::new(tensor));
+        node.src[number] = sources.last_mut().map_or(core::ptr::null_mut(), |tensor| &raw mut **tensor);
     }
-    // SAFETY: the operands lie in the host's memory or in `bytes`, which this call borrows mutably.
+    // SAFETY: the operands lie in the host's memory or in plain memory of stores, whose cells no other call writes.
     unsafe { instance.compute_on_host(&mut node) }
 }
 
@@ -126,13 +150,17 @@ pub(crate) fn can_attend(instance: &Instance, op: &Tensor) -> bool {
     let cells = [(keys, key_store), (values, value_store)]
         .iter()
         .all(|(side, store)| size(side, 0) * size(side, 2) == store.width && side.nb[1] == store.row_bytes());
-    plain
+    let served = plain
         && masked
         && grouped
         && cells
         && !core::ptr::eq(key_store, value_store)
         && key_store.learn(instance, size(keys, 0))
-        && value_store.learn(instance, size(values, 0))
+        && value_store.learn(instance, size(values, 0));
+    if served && let Some((keys, values)) = key_store.codec().zip(value_store.codec()) {
+        instance.announce(keys, values);
+    }
+    served
 }
 
 /// Computes attention. Then pages close.
@@ -368,7 +396,10 @@ pub(crate) fn rope(instance: &Instance, store: &Store, op: &Tensor) -> c_int {
     let mut rows = store.rows();
     let result = match &mut *rows {
         Rows::Pages(pages) => shift(instance, store, op, pages),
-        Rows::Flat(bytes) => return on_flat(instance, op, bytes),
+        Rows::Flat(_) => {
+            drop(rows);
+            return on_flat(instance, op);
+        }
         Rows::Unknown => Ok(()),
     };
     match result {
@@ -383,9 +414,11 @@ fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages)
     let (dim, heads, row_bytes) = (pages.config().dim, pages.config().heads, store.row_bytes());
     let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
     // A model may rotate only some channels of a head.
-    let (first, skip) = (offset / row_bytes, offset % row_bytes);
-    let known =
-        keys.kind == F16 && size(keys, 1) == heads && size(keys, 0) + skip / 2 <= dim && shifts.kind == I32;
+    let (first, skip) = (offset / row_bytes, offset % row_bytes / 2);
+    let known = keys.kind == store.kind
+        && size(keys, 1) == heads
+        && size(keys, 0) + skip <= dim
+        && shifts.kind == I32;
     if !known || keys.nb[2] != row_bytes || keys.nb[1] != 2 * dim {
         return Err(unknown());
     }
@@ -399,8 +432,7 @@ fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages)
         let start = first + 64 * number;
         let mut map = |cell: usize, rows: &mut [f32]| {
             let shifts = &shifts[cell - start..];
-            let done =
-                rotate(instance, op, [dim, heads, skip / 2], &shifts[..rows.len() / store.width], rows);
+            let done = rotate(instance, op, [dim, heads, skip], &shifts[..rows.len() / store.width], rows);
             failed = if failed == SUCCESS { done } else { failed };
         };
         pages.map_rows(start..start + shifts.len(), &mut map).map_err(|why| why.to_string())?;
@@ -416,7 +448,7 @@ fn rotate(
     shifts: &[i32],
     rows: &mut [f32],
 ) -> c_int {
-    let Some((keys, positions)) = source(op, 0).zip(source(op, 1)) else { return crate::abi::FAILED };
+    let Some((keys, positions)) = source(op, 0).zip(source(op, 1)) else { return FAILED };
     let mut shifts = shifts.to_vec();
     let count = shifts.len();
     let nb = [4, 4 * dim, 4 * dim * heads, 4 * dim * heads * count];

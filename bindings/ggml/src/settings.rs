@@ -1,8 +1,19 @@
 //! Settings from environment variables.
 
 use octaplex::codecs::{F16Spec, Role};
-use octaplex::{CacheConfig, CodecSpec, LayerConfig, Profile};
+use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
 use std::{env, fs};
+
+const NAMES: [&str; 8] = [
+    "OCTAPLEX_KEYS",
+    "OCTAPLEX_VALUES",
+    "OCTAPLEX_BITS",
+    "OCTAPLEX_PROFILE",
+    "OCTAPLEX_SINKS",
+    "OCTAPLEX_WINDOW",
+    "OCTAPLEX_BACKEND",
+    "OCTAPLEX_ONLY_KNOWN",
+];
 
 /// The settings of all caches.
 #[derive(Clone, Debug)]
@@ -18,6 +29,10 @@ pub(crate) struct Settings {
     pub(crate) sinks: usize,
     /// At least this many of the newest tokens stay exact.
     window: usize,
+    /// The instruction set.
+    pub(crate) backend: Backend,
+    /// Whether versions of ggml that no test has seen are refused.
+    pub(crate) only_known: bool,
 }
 
 /// A profile, and the codecs of each layer's keys and values.
@@ -54,11 +69,34 @@ impl Solved {
 
 impl Settings {
     pub(crate) fn from_environment() -> Result<Self, String> {
+        for name in NAMES {
+            if let Some(Err(text)) = env::var_os(name).map(std::ffi::OsString::into_string) {
+                return Err(format!("{name}={}: the value is not UTF-8", text.to_string_lossy()));
+            }
+        }
         Self::from(|name| env::var(name).ok())
     }
 
+    /// Returns the settings without any variable.
+    pub(crate) fn none() -> Self {
+        Self {
+            keys: None,
+            values: None,
+            bits: None,
+            profile: None,
+            sinks: 4,
+            window: 64,
+            backend: Backend::detect(),
+            only_known: false,
+        }
+    }
+
     fn from(read: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let read = |name: &str| read(name).filter(|text| !text.trim().is_empty());
+        let none = Self::none();
+        let read = |name: &str| {
+            debug_assert!(NAMES.contains(&name), "{name} is not in the list");
+            read(name).filter(|text| !text.trim().is_empty())
+        };
         let codec = |name: &str| match read(name) {
             Some(text) => match text.trim().parse::<CodecSpec>() {
                 Ok(codec) => Ok(Some(codec)),
@@ -94,13 +132,22 @@ impl Settings {
             }
             (None, _) => None,
         };
+        let backend = match read("OCTAPLEX_BACKEND") {
+            Some(text) => Backend::named(text.trim()).ok_or_else(|| {
+                let names: Vec<_> = Backend::available().map(Backend::name).collect();
+                format!("OCTAPLEX_BACKEND={text}: expected one of {}", names.join(", "))
+            })?,
+            None => none.backend,
+        };
         Ok(Self {
             keys: codec("OCTAPLEX_KEYS")?,
             values: codec("OCTAPLEX_VALUES")?,
             bits,
             profile,
-            sinks: number("OCTAPLEX_SINKS", 4, 64)?,
-            window: number("OCTAPLEX_WINDOW", 64, 1 << 20)?,
+            sinks: number("OCTAPLEX_SINKS", none.sinks, 64)?,
+            window: number("OCTAPLEX_WINDOW", none.window, 1 << 20)?,
+            backend,
+            only_known: number("OCTAPLEX_ONLY_KNOWN", 0, 1)? == 1,
         })
     }
 
@@ -163,6 +210,8 @@ mod tests {
         assert_eq!(codecs(&[], 128), ["graded", "trellis"]);
         assert_eq!(codecs(&[], 80), ["trellis", "trellis"]);
         assert_eq!(of(&[("OCTAPLEX_WINDOW", "65")]).unwrap().open_pages(2), 6);
+        let backend = |name| of(&[("OCTAPLEX_BACKEND", name)]).unwrap().backend;
+        assert_eq!(["scalar", " portable"].map(backend).map(Backend::name), ["scalar", "portable"]);
     }
 
     #[test]
@@ -190,6 +239,8 @@ mod tests {
             ("OCTAPLEX_SINKS", "65", "0 to 64"),
             ("OCTAPLEX_WINDOW", "-1", "0 to"),
             ("OCTAPLEX_PROFILE", "none", "OCTAPLEX_BITS as well"),
+            ("OCTAPLEX_BACKEND", "avx1024", "scalar"),
+            ("OCTAPLEX_ONLY_KNOWN", "yes", "0 to 1"),
         ] {
             let error = of(&[(name, text)]).unwrap_err();
             assert!(error.starts_with(&format!("{name}={text}: ")) && error.contains(why), "{error}");

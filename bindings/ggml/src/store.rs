@@ -1,11 +1,11 @@
 //! Stores the cells of the host's cache tensors, such as `cache_k_l0`.
 
-use crate::abi::{F16, Tensor};
+use crate::abi::{BF16, F16, Tensor};
 use crate::device::{Instance, lock};
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use octaplex::cells::{CellConfig, CellPages};
 use octaplex::codecs::{F16Spec, Role};
-use octaplex::{Backend, CodecSpec};
+use octaplex::{CodecSpec, f16};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Store {
     pub(crate) role: Role,
     pub(crate) layer: u32,
+    /// The type in which the host reads and writes rows: f16 or bf16.
+    pub(crate) kind: c_int,
     /// Values in a row, of all heads together.
     pub(crate) width: usize,
     /// Cells in a stream.
@@ -40,7 +42,7 @@ impl Store {
         let number = PREFIX.iter().position(|prefix| name.starts_with(prefix))?;
         let size = |axis: usize| usize::try_from(tensor.ne[axis]).ok();
         let (width, cells, streams) = (size(0)?, size(1)?, size(2)?);
-        if tensor.kind != F16 || tensor.ne[3] != 1 || width == 0 || streams == 0 {
+        if ![F16, BF16].contains(&tensor.kind) || tensor.ne[3] != 1 || width == 0 || streams == 0 {
             return None;
         }
         if cells == 0 || !cells.is_multiple_of(64) {
@@ -50,7 +52,8 @@ impl Store {
         let layer =
             digits.fold(0u32, |layer, digit| layer.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')));
         let role = if number == 0 { Role::Keys } else { Role::Values };
-        Some(Self { role, layer, width, cells, streams, rows: Mutex::new(Rows::Unknown) })
+        let kind = tensor.kind;
+        Some(Self { role, layer, kind, width, cells, streams, rows: Mutex::new(Rows::Unknown) })
     }
 
     /// Locks the rows.
@@ -61,6 +64,32 @@ impl Store {
     /// Returns the bytes of a row in the tensor's type.
     pub(crate) fn row_bytes(&self) -> usize {
         2 * self.width
+    }
+
+    /// Appends values in the tensor's type.
+    pub(crate) fn encode(&self, values: &[f16], out: &mut Vec<u8>) {
+        for value in values {
+            match self.kind {
+                BF16 => {
+                    // Rounds to the nearest, to even at a tie. No f16 overflows here, and NaN stays NaN.
+                    let bits = value.to_f32().to_bits();
+                    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+                    let bits = if value.is_nan() { bits >> 16 | 0x40 } else { rounded };
+                    out.extend_from_slice(&(bits as u16).to_le_bytes());
+                }
+                _ => out.extend_from_slice(&value.to_le_bytes()),
+            }
+        }
+    }
+
+    /// Reads values in the tensor's type.
+    pub(crate) fn decode(&self, bytes: &[u8]) -> Vec<f16> {
+        let short = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
+        let values = bytes.chunks_exact(2);
+        match self.kind {
+            BF16 => values.map(|b| f16::from_f32(f32::from_bits(u32::from(short(b)) << 16))).collect(),
+            _ => values.map(|b| f16::from_bits(short(b))).collect(),
+        }
     }
 
     /// Returns the bytes of all rows in the tensor's type.
@@ -80,11 +109,13 @@ impl Store {
             .open_pages(instance.settings.open_pages(self.streams)))
     }
 
-    /// Returns the bytes of a full cache. The width of heads is unknown here, so it assumes the narrowest: they have the
-    /// most overhead.
+    /// Returns the bytes of a full cache. The width of heads is unknown here, so it assumes the narrowest common one: it has
+    /// the most overhead. Rows that fit none of them may have heads that cannot be compressed.
     pub(crate) fn expected_bytes(&self, instance: &Instance) -> usize {
-        let mut dims = [64, 80, 96, 128, 256].into_iter().filter(|dim| self.width.is_multiple_of(*dim));
+        let mut dims = [64, 96, 128, 256].into_iter().filter(|dim| self.width.is_multiple_of(*dim));
+        let rare = Some(80).filter(|_| self.width.is_multiple_of(80) && !self.width.is_multiple_of(120));
         let config = dims.find_map(|dim| self.config(instance, dim).ok());
+        let config = config.or_else(|| self.config(instance, rare?).ok());
         config.map_or(self.nominal_bytes(), |config| config.required_bytes().min(self.nominal_bytes()))
     }
 
@@ -100,13 +131,14 @@ impl Store {
             Rows::Unknown | Rows::Pages(_) => {}
         }
         if dim == 0 || !self.width.is_multiple_of(dim) {
+            instance.say_once(&format!("{} values of a token are no heads of width {dim}", self.width));
             return false;
         }
         let made = self.config(instance, dim).and_then(|config| {
-            let backend = Backend::detect();
+            let backend = instance.settings.backend;
             let exact = |why| {
                 instance.say_once(&format!(
-                    "{} at width {dim} is not possible, so this cache stays in f16: {why}",
+                    "{} at width {dim} is not possible, so this cache stays uncompressed: {why}",
                     config.codec
                 ));
                 CellPages::new(&config.codec(CodecSpec::F16(F16Spec)), backend).map_err(|why| why.to_string())
@@ -129,15 +161,23 @@ impl Store {
         }
     }
 
-    /// Turns rows into plain memory, for hosts that do not use flash attention. Returns false if pages already hold rows.
-    pub(crate) fn flatten(&self, instance: &Instance, rows: &mut Rows) -> bool {
+    /// Returns the codec, the width of heads, and the bits per value in closed pages, once rows lie in pages.
+    pub(crate) fn codec(&self) -> Option<(CodecSpec, usize, f64)> {
+        let Rows::Pages(pages) = &*self.rows() else { return None };
+        let config = pages.config();
+        let bits = (8 * config.page_bytes()) as f64 / (64 * self.width) as f64;
+        Some((config.codec, config.dim, bits))
+    }
+
+    /// Turns rows into plain memory, for operations that pages do not have. Returns false if pages already hold rows.
+    pub(crate) fn flatten(&self, instance: &Instance, rows: &mut Rows, why: &str) -> bool {
         match rows {
             Rows::Flat(_) => true,
             Rows::Pages(pages) if !pages.is_empty() => false,
             _ => {
-                instance.say_once(
-                    "this cache stays in f16: the host does not use flash attention on it (-fa off?)",
-                );
+                let side = if self.role == Role::Keys { "keys" } else { "values" };
+                let size = self.nominal_bytes() as f64 / f64::from(1 << 20);
+                instance.say_once(&format!("{side} stay uncompressed, {size:.2} MiB a layer: {why}"));
                 *rows = Rows::Flat(vec![0; self.nominal_bytes()]);
                 true
             }
@@ -175,10 +215,27 @@ pub(crate) fn of<'a>(instance: &Instance, tensor: &'a Tensor) -> Option<&'a Stor
     Some(unsafe { &*root.extra.cast::<Store>() })
 }
 
-/// Returns whether a tensor is a cache in plain memory of this library: states of recurrent layers, or another type.
-pub(crate) fn is_plain_cache(instance: &Instance, tensor: &Tensor) -> bool {
+/// Returns whether a tensor lies in plain memory of this library: in its buffers, and no store.
+pub(crate) fn is_plain(instance: &Instance, tensor: &Tensor) -> bool {
     let root = root(tensor);
-    root.extra.is_null() && name(root).starts_with(b"cache_") && is_ours(instance, root)
+    root.extra.is_null() && is_ours(instance, root)
+}
+
+/// Returns whether a tensor has no memory yet. The host asks so about weights, and about caches whose size it estimates.
+pub(crate) fn is_imagined(tensor: &Tensor) -> bool {
+    // SAFETY: the buffer is null or one of the host's.
+    unsafe { root(tensor).buffer.as_ref() }.is_some_and(|buffer| buffer.context.is_null())
+}
+
+/// Returns whether a tensor lies in memory of the host's CPU.
+pub(crate) fn is_on_host(instance: &Instance, tensor: &Tensor) -> bool {
+    let root = root(tensor);
+    let functions = &instance.host.functions;
+    // SAFETY: the buffer is one of the host's; calls as ggml-backend.h declares them.
+    !root.buffer.is_null()
+        && unsafe {
+            (functions.ggml_backend_buft_is_host)((functions.ggml_backend_buffer_get_type)(root.buffer))
+        }
 }
 
 /// Adds a store to the count of stores, or removes one.
