@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests octaplex as the cache of two unmodified, prebuilt llama.cpp: the wheel xllamacpp (ggml 0.26, API 3) and the npm package
-# node-llama-cpp (ggml 0.23, API 2). It compares logits with those of llama.cpp's own f16 cache.
+# Tests octaplex as the cache of unmodified, prebuilt llama.cpp: the wheels xllamacpp (ggml 0.26, API 3) and llama-cpp-py-sync
+# (ggml 0.27), and the npm package node-llama-cpp (ggml 0.23 and 0.25, API 2). It compares logits with those of llama.cpp's own
+# f16 cache.
 #
 # usage: ci/llama.sh                        small models that ci/llama/made.py writes
 #        ci/llama.sh all [MODEL.gguf...]    also prints the KL of real models; by default of SmolLM2-135M, from a wheel (98 MB)
@@ -14,15 +15,19 @@ say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 say "the library"
 cargo build --release -p octaplex-ggml --locked --quiet
 
-say "two prebuilt distributions"
+say "prebuilt distributions"
 python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
 [[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
 python=$target/python/bin/python
-# llama-cpp-py-sync has the declarations; its library is not used. gguf writes the small models.
+# llama-cpp-py-sync has the declarations, and the newest ggml. gguf writes the small models.
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
 "$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
-cp ci/llama/node.mjs "$target/"
-(cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts node-llama-cpp@3.21.1 "@node-llama-cpp/linux-x64@3.21.1")
+nodes=(3.21.1 3.22.1)
+for version in "${nodes[@]}"; do
+  mkdir -p "$target/node-$version"
+  cp ci/llama/node.mjs "$target/node-$version/"
+  (cd "$target/node-$version" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts "node-llama-cpp@$version" "@node-llama-cpp/linux-x64@$version")
+done
 
 export GGML_NO_BACKTRACE=1 # a failed assertion needs no debugger
 export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
@@ -56,6 +61,20 @@ for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
   echo "4 bits"
   below kl 0.05 "$(with -- "$model" - "$target/out.npy" --tokens 320 --against "$base")"
 done
+
+say "llama-cpp-py-sync, the newest ggml"
+newest=$target/newest
+"$python" ci/llama/older.py "$("$python" -c 'import importlib.util as u; print(*u.find_spec("llama_cpp_py_sync").submodule_search_locations)')" "$newest"
+limit=600 model=$target/llama.gguf
+(
+  export LD_LIBRARY_PATH=$newest LD_PRELOAD=$newest/numbers.so LLAMA_LIBRARY=$newest/libllama.so
+  logits "$model" - "$target/out.npy" --tokens 320
+  below kl 1e-6 "$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --against "$target/out.npy")"
+  grep "loaded into ggml" "$target/log"
+)
+
+say "all architectures of llama.cpp, with random weights"
+(export GGML_BACKEND_PATH=$library; timeout 1200 "$python" ci/llama/archs.py 2>"$target/log") || { tail -n 40 "$target/log" >&2; exit 1; }
 
 say "what llama.cpp does with a cache, exact and in 4 bits"
 model=$target/llama.gguf
@@ -97,29 +116,48 @@ stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp continues wit
   below kl 1e-6 "$found"
   grep -q "$words" "$target/log" || { cat "$target/log" >&2; return 1; }
 }
-stays "stays in f16" -- -- --flash 0
-stays "of another type than f16" -- -- --type 8 --flash 1
+stays "stay uncompressed, 0.06 MiB a layer: llama.cpp runs MUL_MAT" -- -- --flash 0
+stays "not keys or values in f16 or bf16" -- -- --type 8 --flash 1
 stays "holds no layer" -- -- --layers 0
 stays "no such codec" -- OCTAPLEX_KEYS=nonsense --
 stays "expected a number" -- OCTAPLEX_BITS=99 --
+stays "expected one of .*scalar" -- OCTAPLEX_BACKEND=avx1024 --
+stays "the value is not UTF-8" -- OCTAPLEX_KEYS=$'trellis\xff' --
+
+say "a cache in bf16, each backend's name, and the line on standard error"
+logits "$model" - "$target/base.npy" --tokens 320 --type 30
+for backend in scalar portable; do
+  below kl 0.05 "$(with OCTAPLEX_BACKEND=$backend -- "$model" - "$target/$backend.npy" --tokens 320 --type 30 --against "$target/base.npy")"
+  grep "octaplex is on: .* 3.2 bits per value ($backend)" "$target/log"
+done
+cmp "$target/scalar.npy" "$target/portable.npy"
+
+say "keys and values in one tensor: as fast as without octaplex"
+(export GGML_BACKEND_PATH=$library; "$python" ci/llama/archs.py --speed deepseek2 2>"$target/log") || { tail -n 40 "$target/log" >&2; exit 1; }
+
+say "an image encoder stays on the CPU"
+(export GGML_BACKEND_PATH=$library; "$python" ci/llama/image.py "$target/llama.gguf" "$target/clip.gguf" 2>"$target/log") || { tail -n 40 "$target/log" >&2; exit 1; }
 
 say "what goes wrong around it"
 "$python" ci/llama/made.py mamba "$target/mamba.gguf" >/dev/null
 (export GGML_BACKEND_PATH=$library; timeout 600 "$python" ci/llama/bad.py "$target/llama.gguf" "$target/mamba.gguf" 2>"$target/log") || { cat "$target/log" >&2; exit 1; }
 
-say "node-llama-cpp"
-node() { # node MODEL TEXT OUT: computes logits with node-llama-cpp
-  (cd "$target" && timeout 600 node node.mjs "$1" "$2" "$3" 2>"$target/log" >/dev/null) || { cat "$target/log" >&2; return 1; }
+node() { # node VERSION OUT TOKENS BATCH: computes logits with node-llama-cpp
+  (cd "$target/node-$1" && timeout 600 node node.mjs "$target/llama.gguf" - "$2" "$3" "$4" 2>"$target/log" >/dev/null) || { cat "$target/log" >&2; return 1; }
 }
-near() { # near MODEL TEXT LIMIT LIMIT: compares exact rows, then 4 bits, with llama.cpp's own cache
-  node "$1" "$2" "$target/base.json"
-  (export GGML_BACKEND_PATH=$library "${exact[@]}"; node "$1" "$2" "$target/out.json")
+near() { # near VERSION TOKENS BATCH: compares exact rows, then 4 bits, with llama.cpp's own cache
+  node "$1" "$target/base.json" "$2" "$3"
+  (export GGML_BACKEND_PATH=$library "${exact[@]}"; node "$1" "$target/out.json" "$2" "$3")
   grep -q "OCTAPLEX KV buffer" "$target/log"
-  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" "$3"
-  (export GGML_BACKEND_PATH=$library; node "$1" "$2" "$target/out.json")
-  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" "$4"
+  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" 1e-4
+  (export GGML_BACKEND_PATH=$library; node "$1" "$target/out.json" "$2" "$3")
+  "$python" ci/llama/near.py "$target/base.json" "$target/out.json" 0.05
 }
-near "$target/llama.gguf" - 1e-4 0.05
+for version in "${nodes[@]}"; do
+  say "node-llama-cpp $version, in batches of 64, and a prompt of 1,000 tokens"
+  near "$version" 320 64
+  near "$version" 1000 256 # pages close behind a batch, and the host's next batch follows
+done
 
 say "llama-server, as xllamacpp has it: a shared prefix, two slots, a draft model"
 serve() { # serve OUT NAME=VALUE... -- ARGUMENT...: runs a server, and writes its answers to OUT

@@ -1,10 +1,10 @@
 // Probabilities of a prebuilt llama.cpp (the npm package node-llama-cpp), with whatever cache the environment says.
 //
-// usage: node node.mjs MODEL TEXT|- OUT.json [TOKENS]
+// usage: node node.mjs MODEL TEXT|- OUT.json [TOKENS [BATCH]]
 import { readFileSync, writeFileSync } from "node:fs";
 import { getLlama, LlamaLogLevel } from "node-llama-cpp";
 
-const [modelPath, text, out, tokens = "320"] = process.argv.slice(2);
+const [modelPath, text, out, tokens = "320", batch = "64"] = process.argv.slice(2);
 const wanted = /octaplex|OCTAPLEX|KV buffer|graph splits/;
 const llama = await getLlama({
     gpu: false,
@@ -17,7 +17,7 @@ const llama = await getLlama({
 });
 // `gpu: false` would leave every layer on the CPU, and the cache with it: layers are asked for by number.
 const model = await llama.loadModel({ modelPath, gpuLayers: 99 });
-const context = await model.createContext({ contextSize: 512, batchSize: 64, flashAttention: true });
+const context = await model.createContext({ contextSize: Number(tokens) + 192, batchSize: Number(batch), flashAttention: true });
 const sequence = context.getSequence();
 // A made model has no words.
 const made = Array.from({ length: Number(tokens) }, (_, index) => (index * 7919 + 13 * index * index) % 512);

@@ -37,8 +37,8 @@ pub(crate) struct Instance {
     pub(crate) declined: AtomicBool,
     /// Number of existing caches.
     pub(crate) stores: AtomicUsize,
-    /// Number of backends that have not computed yet.
-    fresh: AtomicUsize,
+    /// Whether a backend was created since the last computation: the host is creating a context.
+    fresh: AtomicBool,
     inner: Mutex<Option<Inner>>,
     said: Mutex<HashSet<String>>,
 }
@@ -129,7 +129,7 @@ pub(crate) fn registry(host: Host, settings: Option<Settings>) -> *mut c_void {
         plan: Mutex::default(),
         declined: AtomicBool::new(false),
         stores: AtomicUsize::new(0),
-        fresh: AtomicUsize::new(0),
+        fresh: AtomicBool::new(false),
         inner: Mutex::new(None),
         said: Mutex::new(HashSet::new()),
     }));
@@ -220,10 +220,8 @@ extern "C" fn proc_address(_: *mut Registry, name: *const c_char) -> *const c_vo
 
 extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
     // SAFETY: the host passes a backend of this library.
-    let instance = unsafe {
-        begin(backend);
-        instance_of((*backend).context)
-    };
+    let instance = instance_of(unsafe { (*backend).context });
+    instance.fresh.store(false, Ordering::Relaxed);
     instance.team.set(usize::try_from(threads).unwrap_or(1));
     if instance.stores.load(Ordering::Relaxed) == 0 && !instance.declined.load(Ordering::Relaxed) {
         instance.say_once(
@@ -370,7 +368,7 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
             Kind::Attend => true,
             Kind::Plain => instance.host_supports(op),
             Kind::Flat => instance.host_supports(op) && ops::flatten(instance, tensor),
-            Kind::Fused => instance.fresh.load(Ordering::Relaxed) > 0 && instance.host_supports(op),
+            Kind::Fused => instance.fresh.load(Ordering::Relaxed) && instance.host_supports(op),
             Kind::Foreign => false,
         }
     })
@@ -379,8 +377,8 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
 extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backend {
     // SAFETY: the host passes a device of this library.
     let context = unsafe { (*device).context };
-    instance_of(context).fresh.fetch_add(1, Ordering::Relaxed);
-    let backend = Backend {
+    instance_of(context).fresh.store(true, Ordering::Relaxed);
+    Box::into_raw(Box::new(Backend {
         guid: &GUID,
         get_name: backend_name,
         free: free_backend,
@@ -392,27 +390,7 @@ extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backen
         graph_optimize: null(),
         device,
         context,
-    };
-    Box::into_raw(Box::new(Own { backend, has_computed: AtomicBool::new(false) })).cast()
-}
-
-/// A backend, and what this library adds to it.
-#[repr(C)]
-struct Own {
-    backend: Backend,
-    has_computed: AtomicBool,
-}
-
-/// Notes that a backend computes.
-///
-/// # Safety
-/// The backend is one of this library.
-unsafe fn begin(backend: *mut Backend) {
-    // SAFETY: `init_backend` allocated an `Own`, which begins with its backend.
-    let own = unsafe { &*backend.cast::<Own>() };
-    if !own.has_computed.swap(true, Ordering::Relaxed) {
-        instance_of(own.backend.context).fresh.fetch_sub(1, Ordering::Relaxed);
-    }
+    }))
 }
 
 extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
@@ -421,19 +399,14 @@ extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
 
 extern "C" fn free_backend(backend: *mut Backend) {
     // SAFETY: `init_backend` allocated it, and the host frees it once.
-    unsafe {
-        begin(backend);
-        drop(Box::from_raw(backend.cast::<Own>()));
-    }
+    drop(unsafe { Box::from_raw(backend) });
 }
 
 extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int {
     guarded(FAILED, || {
         // SAFETY: the host passes a backend of this library, and a graph of its own.
-        let instance = unsafe {
-            begin(backend);
-            instance_of((*backend).context)
-        };
+        let instance = instance_of(unsafe { (*backend).context });
+        instance.fresh.store(false, Ordering::Relaxed);
         let functions = &instance.host.functions;
         // SAFETY: the graph is the host's, and ggml.h declares the function with this argument.
         let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
