@@ -1,9 +1,13 @@
 //! Writes files whole or not at all.
 //!
 //! [`write()`] writes under a random name in the same folder, syncs, and renames. Another program sees the old file or the new one.
-//! A failure leaves the old file and no other. A killed process leaves its temporary file, which no later write meets.
+//! A failure leaves the old file and no other. A killed process leaves its temporary file; the next write to this folder removes it.
+//!
+//! A temporary file is locked as long as its writer lives, so that no other writer removes it. This needs a file system with
+//! locks: without them, temporary files of killed processes stay.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -26,6 +30,7 @@ use tempfile::{Builder, NamedTempFile};
 /// Those of the file system, and those of `fill`. The old file is then as it was.
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let Target { path, existing } = Target::of(path)?;
+    remove_stale(folder(&path));
     let temporary = match existing {
         Some(old) if !old.is_file() => return write_through(File::options().write(true).open(path)?, fill),
         Some(old) => {
@@ -47,6 +52,7 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
 /// # Errors
 /// As for [`write()`], and [`ErrorKind::AlreadyExists`].
 pub fn create(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    remove_stale(folder(path));
     let temporary = filled(path, false, fill)?;
     temporary.as_file().sync_all()?;
     temporary.persist_noclobber(path)?;
@@ -114,8 +120,8 @@ fn filled(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<NamedTempFile<File>> {
     let mut code = None;
-    let open = |path: &Path| new_file(is_private).open(path).inspect_err(|error| code = error.raw_os_error());
-    let temporary = Builder::new().prefix(".octaplex-").suffix(".tmp").make_in(folder(path), open);
+    let open = |path: &Path| open_locked(path, is_private).inspect_err(|error| code = error.raw_os_error());
+    let temporary = Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).make_in(folder(path), open);
     // Without the temporary's name, which no caller knows.
     let temporary = temporary.map_err(|error| code.map_or(error, io::Error::from_raw_os_error))?;
     write_through(temporary.as_file(), fill)?;
@@ -130,6 +136,44 @@ fn write_through(file: impl Write, fill: impl FnOnce(&mut dyn Write) -> io::Resu
         return result;
     }
     file.flush()
+}
+
+/// Names of temporary files: the prefix, random letters and digits, the suffix.
+const PREFIX: &str = ".octaplex-";
+const SUFFIX: &str = ".tmp";
+const RANDOM: usize = 6;
+
+/// Opens a temporary file, and locks it until it is closed.
+fn open_locked(path: &Path, is_private: bool) -> io::Result<File> {
+    let file = new_file(is_private).open(path)?;
+    // A file system without locks is no reason not to write.
+    let _ = file.lock();
+    // Another writer may have found it before the lock, and removed it.
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(file),
+        Err(_) => Err(ErrorKind::AlreadyExists.into()), // tempfile then takes another name
+    }
+}
+
+/// Removes the temporary files of killed processes. What cannot be removed stays.
+fn remove_stale(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if !is_file || !is_temporary(&entry.file_name()) {
+            continue;
+        }
+        // Locks on network file systems need a file that is open for writing.
+        let Ok(file) = File::options().read(true).write(true).open(entry.path()) else { continue };
+        if file.try_lock().is_ok() {
+            let _ = fs::remove_file(entry.path()); // before the lock ends
+        }
+    }
+}
+
+/// Whether a file has a name as [`filled`] gives it.
+fn is_temporary(name: &OsStr) -> bool {
+    let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 /// Opens a file that must not exist: with the mode that any new file gets, or for its owner alone.

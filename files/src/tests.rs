@@ -18,18 +18,49 @@ fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn what_lies_beside_a_file_is_nobody_s_business() {
     let folder = tempdir().unwrap();
     let path = folder.path().join("x");
-    // Names that earlier versions took for themselves, and what a killed one left.
+    // Names that earlier versions took for themselves, and names that are nearly those of temporary files.
     let stale = format!("x.{}.tmp", std::process::id());
-    for name in ["x.part", &stale, ".octaplex-aaaaaa.tmp"] {
+    let near = [".octaplex-aaaaaaa.tmp", ".octaplex-aaa-aa.tmp", ".octaplex-aaaaaa.tmp~", "octaplex-aaaaaa.tmp"];
+    for name in ["x.part", &stale].iter().chain(&near) {
         fs::write(folder.path().join(name), "mine").unwrap();
     }
     put(&path, b"one").unwrap();
     put(&path, b"two").unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"two");
-    assert_eq!(names(&folder).len(), 4);
+    assert_eq!(names(&folder).len(), 7);
     for name in names(&folder).iter().filter(|name| *name != "x") {
         assert_eq!(fs::read(folder.path().join(name)).unwrap(), b"mine");
     }
+}
+
+/// What killed writers left goes with the next write. What a living one writes stays, and so does what is no file.
+#[test]
+fn temporary_files_of_killed_writers_are_removed() {
+    let folder = tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in [".octaplex-aaaaaa.tmp", ".octaplex-0Zz9Bb.tmp"] {
+        fs::write(at(name), "half").unwrap();
+    }
+    fs::create_dir(at(".octaplex-folder.tmp")).unwrap();
+    fs::write(at("own"), "mine").unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("own", at(".octaplex-linked.tmp")).unwrap();
+    let left = names(&folder).len() - 2;
+    // While this one writes, others write and create, and its own file stays.
+    let written = write(&at("x"), |file| {
+        file.write_all(b"first")?;
+        put(&at("y"), b"second")?;
+        create(&at("z"), |file| file.write_all(b"third"))?;
+        assert_eq!(names(&folder).len(), left + 3);
+        file.write_all(b" and last")
+    });
+    written.unwrap();
+    assert_eq!((fs::read(at("x")).unwrap(), fs::read(at("own")).unwrap()), (b"first and last".to_vec(), b"mine".to_vec()));
+    assert_eq!(names(&folder).len(), left + 3);
+    // Whichever call comes first.
+    fs::write(at(".octaplex-bbbbbb.tmp"), "half").unwrap();
+    create(&at("new"), |_| Ok(())).unwrap();
+    assert!(!at(".octaplex-bbbbbb.tmp").exists());
 }
 
 #[test]
