@@ -23,5 +23,8 @@ mod input;
 #[allow(dead_code)]
 #[path = "../cli/src/npy.rs"]
 mod npy;
+#[allow(dead_code)]
+#[path = "../cli/src/paths.rs"]
+mod paths;
 #[path = "../cli/tests/fuzz_body/mod.rs"]
 pub mod reader_bodies;

@@ -6,7 +6,7 @@ use octaplex::codecs::Role;
 /// Bits a value that the advice is for where nobody says otherwise.
 pub(crate) const USUAL_BITS: f64 = 3.2;
 
-/// The pair of rows, keys and values, that has the least error in at most so many bits a value.
+/// The pair of rows, keys and values, that has the least error within a number of bits a value.
 pub(crate) struct Advice<'a> {
     pub(crate) keys: &'a Row,
     pub(crate) values: &'a Row,

@@ -47,8 +47,8 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// The codecs, as "SPEC;SPEC"
-    #[arg(long, value_name = "SPECS", default_value = ALL_CODECS, hide_default_value = true)]
-    codecs: String,
+    #[arg(long, value_name = "SPECS")]
+    codecs: Option<String>,
     /// Width of a vector
     #[arg(long, value_name = "D", default_value_t = 128)]
     dim: usize,
@@ -75,7 +75,7 @@ const MEMORY_LIMIT: Duration = Duration::from_millis(1500);
 /// Timed on pages in memory; the others take vectors or blocks one by one.
 const MEMORY_OPS: [Op; 4] = [Op::Score, Op::Score8, Op::Accumulate, Op::EncodePage];
 
-/// Construction of a codec, beside the names of operations.
+/// The row of a codec's construction. The other rows have the names of operations.
 const BUILD: &str = "build";
 
 /// The name of the uncompressed dot product in rows.
@@ -103,10 +103,16 @@ impl Baseline {
 }
 
 pub(crate) fn run(arguments: &Bench) -> Result<()> {
-    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let console = Console::beside(&[], &[arguments.json.as_deref()])?;
     let dim = arguments.dim;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
-    let specs = parse_specs(&arguments.codecs)?;
+    let mut specs = parse_specs(arguments.codecs.as_deref().unwrap_or(ALL_CODECS))?;
+    if arguments.codecs.is_none() {
+        specs.retain(|(text, spec)| build(text, *spec, dim, backend).is_ok());
+        if specs.is_empty() {
+            fail!("--dim {dim}: {}", octaplex::Error::Width { actual: dim });
+        }
+    }
     for (text, spec) in &specs {
         build(text, *spec, dim, backend)?;
     }
@@ -124,7 +130,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let scores = vec![0.0; L2_VECTORS];
     let mut baseline = Baseline { backend, query: vectors[..dim].to_vec(), page, scores };
 
-    let mut progress = Progress::shown(L2_TURNS * specs.len() + specs.len());
+    let mut progress = Progress::shown(L2_TURNS * specs.len() + specs.len(), "measurements");
     let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score.name(), place: "l2", ns: f64::INFINITY }];
     in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
     rows.push(Row { codec: BASELINE.into(), op: Op::Score.name(), place: "memory", ns: f64::INFINITY });

@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result, fail};
 use octaplex::codebook::WIDTHS;
 use octaplex::codecs::{HeadId, Role};
-use octaplex::{Backend, CodecSpec, Error};
+use octaplex::{Backend, CacheConfig, CodecSpec, Error};
 
 /// What `compare --all` and `bench` run when `--codecs` is not given.
 pub(crate) const ALL_CODECS: &str = "f16; \
@@ -68,6 +68,20 @@ pub(crate) fn shown_spec(spec: CodecSpec) -> String {
 /// A codec of some width.
 pub(crate) type Codec = Box<dyn octaplex::codecs::Codec>;
 
+/// All names that a spec may begin with.
+fn names() -> impl Iterator<Item = &'static str> {
+    let aliases = CodecSpec::aliases().iter().map(|(alias, ..)| *alias);
+    CodecSpec::all().iter().map(|codec| codec.name).chain(aliases)
+}
+
+/// The name that a misspelt one is most like.
+pub(crate) fn nearest<'a>(misspelt: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    // What is longer than any name is not compared: that takes time by the square.
+    let misspelt = misspelt.get(..misspelt.len().min(64))?.to_lowercase();
+    let likeness = |name: &str| strsim::jaro_winkler(&misspelt, name);
+    names.filter(|name| likeness(name) > 0.8).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+}
+
 /// Parses a spec; the error names the word that is wrong and what is allowed there.
 pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
     text.parse().map_err(|error| {
@@ -79,9 +93,16 @@ pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
             _ => "",
         };
         let word = word.split([',', ':']).next().unwrap_or(word);
+        let name = word.split('=').next().unwrap_or(word);
+        let meant = match error {
+            Error::UnknownCodec { .. } => nearest(name, names()),
+            Error::UnknownKey { allowed, .. } => nearest(name, allowed.iter().map(|key| key.name)),
+            _ => None,
+        };
+        let meant = meant.map_or(String::new(), |name| format!("did you mean {name}? "));
         match word {
             "" => Failure(format!("spec \"{text}\": {error}")),
-            _ => Failure(format!("spec \"{text}\", at \"{word}\": {error}")),
+            _ => Failure(format!("spec \"{text}\", at \"{word}\": {meant}{error}")),
         }
     })
 }
@@ -101,8 +122,7 @@ pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
 pub(crate) fn in_list<T>(text: &str, failure: Failure) -> Result<T> {
     let is_name = |part: &str| {
         let name = part.split([':', '/']).next().unwrap_or(part).trim();
-        let aliases = CodecSpec::aliases().iter().map(|(alias, ..)| *alias);
-        CodecSpec::all().iter().map(|codec| codec.name).chain(aliases).any(|known| known == name)
+        names().any(|known| known == name)
     };
     if text.split(',').skip(1).any(is_name) {
         fail!(
@@ -129,7 +149,29 @@ pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -
 
 /// Bits a value.
 pub(crate) fn parse_budget(text: &str) -> std::result::Result<f64, String> {
-    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: .5 to 32".into())
+    text.parse().ok().filter(|bits| (0.5..=32.0).contains(bits)).ok_or("bits a value: 0.5 to 32".into())
+}
+
+/// Chooses codecs that take at most `bits` bits a value. The error names the least bits for the width.
+pub(crate) fn for_bits(config: CacheConfig, bits: f64) -> Result<CacheConfig> {
+    config.for_bits(bits).or_else(|error| too_few(config, bits, &error, |bits| config.for_bits(bits).is_ok()))
+}
+
+/// Fails with the least bits that suffice, to a tenth; with the error where more bits are no remedy.
+pub(crate) fn too_few<T>(
+    config: CacheConfig,
+    bits: f64,
+    error: &Error,
+    suffice: impl Fn(f64) -> bool,
+) -> Result<T> {
+    let tenths = (5..=320).map(|tenths| f64::from(tenths) / 10.0);
+    match tenths.filter(|more| *more > bits).find(|more| suffice(*more)) {
+        Some(least) => fail!(
+            "--budget {bits}: too few bits a value for the codecs at width {}: give at least {least}",
+            config.each.key_dim
+        ),
+        None => fail!("--budget {bits}: {error}"),
+    }
 }
 
 /// Floats are stored as they are: never centred, never balanced, and nothing is paid for it.

@@ -7,13 +7,13 @@ mod gpu;
 
 use crate::advice::{Advice, USUAL_BITS};
 use crate::codecs::{
-    ALL_CODECS, build, is_float, is_for, is_recommended, parse_budget, parse_specs, shown_spec,
+    ALL_CODECS, build, for_bits, is_float, is_for, is_recommended, parse_budget, parse_specs, shown_spec,
 };
 use crate::columns::F16;
 use crate::console::{Console, page_note, wrap};
 use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
-use crate::input::{Sample, role_name};
+use crate::input::{FEWEST, Sample, role_name};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::metrics::{Exact, Metrics, measure};
 use crate::progress::Progress;
@@ -52,7 +52,8 @@ Input: a safetensors file with tensors in f16, bf16, f32 or f64, which
          key/value head h / (q_heads / kv_heads). Without q the table has
          distortion alone
   q_pos  the token of each query, I32 or I64; without it, the last tokens
-An .npy array [..., width] is plain vectors, taken as keys and as values.
+An .npy array [..., width] is plain vectors, taken as keys and as values. So are
+raw little-endian f32 rows, whose width --dim tells.
 
 Keys are measured as the cache stores them. Tokens that do not fill a page stay
 in f16. The first 256 tokens and every second query decide the balance;
@@ -84,9 +85,13 @@ the GPU supports. All other numbers are the CPU's.";
 #[derive(Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Compare {
-    /// Tensors k, v and q in a safetensors file, or plain vectors in an .npy one; without it, the bundled sample
+    /// Tensors k, v and q in a safetensors file, or plain vectors in an .npy one or, with --dim, in raw f32 rows; without it, the
+    /// bundled sample
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
+    /// Width of a vector in an input of raw f32 rows; other files tell their own
+    #[arg(long, value_name = "D", requires = "input")]
+    dim: Option<usize>,
     /// The codecs, as "SPEC;SPEC"
     #[arg(long, value_name = "SPECS")]
     codecs: Option<String>,
@@ -159,10 +164,11 @@ struct Bench<'a> {
 
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let outputs = [&arguments.json, &arguments.html, &arguments.svg].map(Option::as_deref);
-    let console = Console::beside(&outputs)?;
+    let inputs: Vec<_> = arguments.input.iter().chain(&arguments.reconstructed).cloned().collect();
+    let console = Console::beside(&inputs, &outputs)?;
     arguments.device.check()?;
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
-    let sample = Sample::load(arguments.input.as_deref())?;
+    let sample = Sample::load(arguments.input.as_deref(), arguments.dim)?;
     if arguments.cache.cache {
         let keys = arguments.keys.keys()?;
         let setup = cache::Setup { sample: &sample, keys, page: arguments.page, backend, console };
@@ -187,7 +193,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             || is_for(role, text) && (arguments.all || is_recommended(role, text, sample.dim))
     };
     let shown = |role| specs.iter().filter(move |(text, _)| is_shown(role, text));
-    let mut progress = Progress::shown(roles.into_iter().flat_map(shown).count() + 1);
+    let mut progress = Progress::shown(roles.into_iter().flat_map(shown).count() + 1, "measurements");
     progress.doing("exact attention", 1);
     let exact = Exact::new(&sample)?;
     let bench = Bench { sample: &sample, exact: exact.as_ref(), keys, page: arguments.page, backend };
@@ -225,11 +231,21 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     if let Some(path) = &arguments.svg {
         files::write(path, report::chart(&sample, &rows).as_bytes())?;
     }
-    let advice = Advice::within(arguments.budget.unwrap_or(USUAL_BITS), &rows);
-    let sentence = match &advice {
-        Some(advice) => advice.sentence(),
-        None if arguments.codecs.is_some() => String::new(),
-        None => "No codecs here have so few bits a value: ask for more with --budget BITS.".into(),
+    let unadvised = sample.unadvised();
+    let advice = match &unadvised {
+        Some(_) => None,
+        None => Advice::within(arguments.budget.unwrap_or(USUAL_BITS), &rows),
+    };
+    let sentence = match (&advice, unadvised) {
+        (_, Some(why)) => why,
+        (Some(advice), None) => advice.sentence(),
+        (None, None) if arguments.codecs.is_some() => String::new(),
+        (None, None) => match arguments.budget {
+            Some(bits) => {
+                format!("No codecs here have so few bits a value: ask for more than --budget {bits}.")
+            }
+            None => "No codecs here have so few bits a value: ask for more with --budget BITS.".into(),
+        },
     };
     if let Some(path) = &arguments.html {
         let page = report::page(&sample, &rows, keys, backend, &sentence);
@@ -273,6 +289,9 @@ fn next_step(arguments: &Compare, sample: &Sample, advice: Option<&Advice>) -> S
             false => "add queries, the tensor q: then the table has KL and output error".into(),
         };
     }
+    if sample.tokens < FEWEST {
+        return "more tokens: 1,024 are usual".into();
+    }
     let rows = advice.map(|advice| [advice.keys, advice.values]);
     let codecs = match rows.filter(|rows| rows.iter().all(|row| row.spec.is_some())) {
         Some([keys, values]) => format!(" --k {} --v {}", keys.codec, values.codec),
@@ -281,9 +300,9 @@ fn next_step(arguments: &Compare, sample: &Sample, advice: Option<&Advice>) -> S
     format!("octaplex compare --cache --input {}{codecs}", path.display())
 }
 
-/// What the library chooses for so many bits, in words.
+/// Says in words which codecs the library chooses for `bits` bits a value.
 fn within_budget(bits: f64, dim: usize) -> Result<String> {
-    let config = CacheConfig::new(100, 1, dim, 1000).for_bits(bits).at("--budget")?;
+    let config = for_bits(CacheConfig::new(100, 1, dim, 1000), bits)?;
     let finer = config.finer.map(|Finer { layers, keys, values }| {
         let (keys, values) = (shown_spec(keys), shown_spec(values));
         format!(", in {layers} of 100 layers {keys} and {values}")

@@ -1,9 +1,11 @@
 //! What people read: text for a terminal of 80 columns, with colours where there is one.
 
-use crate::failure::{At, Result, at_path, fail};
+use crate::failure::{At, Result, fail};
+use crate::paths;
+pub(crate) use crate::paths::is_dash;
 use anstyle::{AnsiColor, Style};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Columns of a terminal.
 pub(crate) const COLUMNS: usize = 80;
@@ -19,15 +21,15 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Beside these files, at most one of which may be `-`. That they can be written is checked now, before the work.
-    pub(crate) fn beside(files: &[Option<&Path>]) -> Result<Self> {
-        let dashes = files.iter().flatten().filter(|path| is_dash(path)).count();
+    /// For a command that reads and writes these files. At most one output may be `-`. [`paths::check`] checks them before the
+    /// work.
+    pub(crate) fn beside(inputs: &[PathBuf], outputs: &[Option<&Path>]) -> Result<Self> {
+        let outputs: Vec<&Path> = outputs.iter().copied().flatten().collect();
+        let dashes = outputs.iter().filter(|path| is_dash(path)).count();
         if dashes > 1 {
             fail!("two files cannot both be -, which is standard output");
         }
-        for path in files.iter().flatten().filter(|path| !is_dash(path)) {
-            octaplex_files::check(path).map_err(|error| at_path(path, &error))?;
-        }
+        paths::check(inputs, &outputs)?;
         Ok(Self { output_is_taken: dashes == 1 })
     }
 
@@ -52,11 +54,6 @@ pub(crate) fn finish(written: io::Result<()>) -> Result<()> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).at("standard output"),
         _ => Ok(()),
     }
-}
-
-/// Whether a file is standard input or output.
-pub(crate) fn is_dash(path: &Path) -> bool {
-    path.as_os_str() == "-"
 }
 
 /// Where a page with plots is, or how to get one: nothing is written that nobody asked for.

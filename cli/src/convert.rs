@@ -2,7 +2,8 @@
 //! or `.npy`, which tells its width.
 
 use crate::codecs::{Codec, build, parse_spec};
-use crate::failure::{At, Failure, Result, fail, in_rows};
+use crate::failure::{At, Result, fail, in_rows};
+use crate::input::raw_rows;
 use crate::progress::Progress;
 use crate::{files, npy};
 use clap::Args;
@@ -36,15 +37,15 @@ const CHUNK: usize = 1 << 14;
 
 /// `encode`: rows to blocks.
 pub(crate) fn encode(coding: &Coding, input: &Path, output: &Path) -> Result<()> {
-    files::check(output)?;
+    files::check(&[input.into()], &[output])?;
     let Rows { dim, values } = coding.read_rows(input)?;
     let codec = coding.codec(dim)?;
-    let mut progress = Progress::new(values.len() / dim);
+    let mut progress = Progress::new(values.len() / dim, "rows");
     let mut blocks = Vec::with_capacity(values.len() / dim * codec.block_bytes());
     for (index, chunk) in values.chunks(CHUNK * dim).enumerate() {
         progress.doing("encode", chunk.len() / dim);
         let encoded = codec.encode_rows(chunk);
-        blocks.extend(encoded.map_err(|error| in_rows(error, index * CHUNK, dim)).at(input.display())?);
+        blocks.extend(encoded.map_err(|error| in_rows(error, index * CHUNK, dim)).at(files::name(input))?);
     }
     files::write(output, &blocks)
 }
@@ -54,21 +55,21 @@ pub(crate) fn decode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
     let Some(dim) = coding.dim else {
         fail!(
             "{}: blocks do not tell their width; give it with --dim, for example --dim 128",
-            input.display()
+            files::name(input)
         );
     };
-    files::check(output)?;
+    files::check(&[input.into()], &[output])?;
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;
     let count = runs.iter().map(|(rows, _)| rows).sum();
-    let mut progress = Progress::new(count);
+    let mut progress = Progress::new(count, "rows");
     let mut out = Vec::with_capacity(count * dim * 4);
     let (mut rest, mut before) = (&blocks[..], 0);
     for (rows, bytes) in runs {
         progress.doing("decode", rows);
         let (run, later) = rest.split_at(bytes);
         let decoded = codec.decode_rows(run).map_err(|error| in_rows(error, before, dim));
-        out.extend(decoded.at(input.display())?.iter().flat_map(|value| value.to_le_bytes()));
+        out.extend(decoded.at(files::name(input))?.iter().flat_map(|value| value.to_le_bytes()));
         (rest, before) = (later, before + rows);
     }
     write_rows(output, count, dim, out)
@@ -76,22 +77,22 @@ pub(crate) fn decode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
 
 /// `score`: queries and blocks to scores, \[query]\[row].
 pub(crate) fn score(coding: &Coding, query: &Path, input: &Path, output: &Path) -> Result<()> {
-    files::check(output)?;
+    files::check(&[query.into(), input.into()], &[output])?;
     let Rows { dim, values: queries } = coding.read_rows(query)?;
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;
     let count: usize = runs.iter().map(|(rows, _)| rows).sum();
     // Checked alone, so that an error names the right file.
     let checked = codec.score_rows(&queries, &[]);
-    checked.map_err(|error| in_rows(error, 0, dim)).at(query.display())?;
-    let mut progress = Progress::new(count);
+    checked.map_err(|error| in_rows(error, 0, dim)).at(files::name(query))?;
+    let mut progress = Progress::new(count, "rows");
     let mut out = vec![0; queries.len() / dim * count * 4];
     let (mut rest, mut before) = (&blocks[..], 0);
     for (rows, bytes) in runs {
         progress.doing("score", rows);
         let (run, later) = rest.split_at(bytes);
         let scores = codec.score_rows(&queries, run);
-        let scores = scores.map_err(|error| in_rows(error, before, dim)).at(input.display())?;
+        let scores = scores.map_err(|error| in_rows(error, before, dim)).at(files::name(input))?;
         for (query, scores) in scores.chunks_exact(rows).enumerate() {
             let start = (query * count + before) * 4;
             for (bytes, score) in out[start..].as_chunks_mut().0.iter_mut().zip(scores) {
@@ -115,10 +116,10 @@ impl Coding {
             Some(dim) => drop(self.codec(dim)?),
             None => drop(parse_spec(&self.spec)?),
         }
-        let place = path.display();
+        let place = files::name(path);
         let bytes = files::read(path)?;
         if bytes.starts_with(npy::MAGIC) {
-            let (shape, values) = npy::parse(&bytes).at(path.display())?;
+            let (shape, values) = npy::parse(&bytes).at(files::name(path))?;
             return match (shape.last(), self.dim) {
                 (Some(&dim), None) if dim > 0 => Ok(Rows { dim, values }),
                 (Some(&dim), Some(wanted)) if dim == wanted && dim > 0 => Ok(Rows { dim, values }),
@@ -131,16 +132,7 @@ impl Coding {
         let Some(dim) = self.dim else {
             fail!("{place}: raw f32 rows do not tell their width; give it with --dim, or give an .npy file");
         };
-        match bytes.as_chunks() {
-            (values, []) if dim > 0 && values.len().is_multiple_of(dim) => {
-                Ok(Rows { dim, values: values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect() })
-            }
-            _ => Err(Failure(format!(
-                "{place}: {} bytes are no whole number of rows; a row of {dim} f32 values has {} bytes",
-                bytes.len(),
-                4 * dim
-            ))),
-        }
+        Ok(Rows { dim, values: raw_rows(&bytes, dim).at(place)? })
     }
 }
 
@@ -152,7 +144,7 @@ fn read_blocks(spec: &str, codec: &Codec, input: &Path) -> Result<(Vec<u8>, Page
         let Ok(run) = codec.split_rows(rest, CHUNK) else {
             fail!(
                 "{}: {} bytes are no whole number of blocks; a block of {} has {} bytes at width {}",
-                input.display(),
+                files::name(input),
                 blocks.len(),
                 spec,
                 codec.block_bytes(),

@@ -1,22 +1,92 @@
-//! Reading whole files, and writing them so that an error leaves none behind.
+//! Reading whole files, none of them endless, and writing them so that an error leaves none behind.
 
-use crate::console::{finish, is_dash};
+use crate::console::finish;
 pub(crate) use crate::failure::at_path;
-use crate::failure::{At, Result};
-use std::fs::File;
+use crate::failure::{Failure, Result, fail};
+use crate::paths::is_dash;
+pub(crate) use crate::paths::{check, name};
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// The bytes of a file, or of standard input for `-`.
+/// Bytes of a file that must end somewhere: standard input, a pipe, a text.
+pub(crate) const MOST: u64 = 1 << 30;
+
+/// Bytes of a file of keys and values, or of a session. Memory ends before.
+const LARGEST: u64 = 1 << 40;
+
+/// The bytes of a file, or of standard input for `-`. A pipe is read as standard input is.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
-    let mut bytes = Vec::new();
     if is_dash(path) {
-        io::stdin().lock().read_to_end(&mut bytes).at("standard input")?;
-        return Ok(bytes);
+        return take(path, io::stdin().lock(), 0, MOST);
     }
-    File::open(path)
-        .and_then(|mut file| file.read_to_end(&mut bytes))
-        .map_err(|error| at_path(path, &error))?;
+    let (file, about) = open(path, is_pipe)?;
+    take(path, file, about.len(), if about.is_file() { LARGEST } else { MOST })
+}
+
+/// The bytes of a regular file that has at most `most` bytes.
+#[allow(dead_code)] // for commands that run models
+pub(crate) fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let (file, about) = open_regular(path)?;
+    take(path, file, about.len(), most)
+}
+
+/// The bytes of a session, a regular file of any size.
+#[allow(dead_code)] // for commands that run models
+pub(crate) fn read_large(path: &Path) -> Result<Vec<u8>> {
+    read_regular(path, LARGEST)
+}
+
+/// Opens a regular file.
+#[allow(dead_code)] // for commands that run models
+pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
+    open(path, |_| false)
+}
+
+/// Opens a regular file, or what `is_other` takes as well. Others are not opened: that may take for ever.
+fn open(path: &Path, is_other: fn(&Metadata) -> bool) -> Result<(File, Metadata)> {
+    let opened = || {
+        let about = std::fs::metadata(path)?;
+        if about.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok(if about.is_file() || is_other(&about) { Some((File::open(path)?, about)) } else { None })
+    };
+    match opened() {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => fail!("{}: not a regular file, which is needed here", path.display()),
+        Err(error) => Err(at_path(path, &error)),
+    }
+}
+
+#[cfg(unix)]
+fn is_pipe(about: &Metadata) -> bool {
+    std::os::unix::fs::FileTypeExt::is_fifo(&about.file_type())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &Metadata) -> bool {
+    false
+}
+
+/// All bytes of an open file, `length` of them as it seems, and `most` at most.
+fn take(path: &Path, from: impl Read, length: u64, most: u64) -> Result<Vec<u8>> {
+    let name = name(path);
+    if length > most {
+        fail!("{name}: {length} bytes, but at most {most} are read");
+    }
+    let mut bytes = Vec::new();
+    let room = usize::try_from(length).ok().map(|length| bytes.try_reserve_exact(length));
+    if !matches!(room, Some(Ok(()))) {
+        fail!("{name}: {length} bytes, more than there is memory for");
+    }
+    from.take(most + 1).read_to_end(&mut bytes).map_err(|error| match is_dash(path) {
+        true => Failure(format!("{name}: {error}")),
+        false => at_path(path, &error),
+    })?;
+    if bytes.len() as u64 > most {
+        fail!("{name}: more than {most} bytes, which is the most that is read here");
+    }
     Ok(bytes)
 }
 
@@ -29,10 +99,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     octaplex_files::write(path, |file| file.write_all(bytes)).map_err(|error| at_path(path, &error))
 }
 
-/// Whether a file can be written: to be asked before the work whose result it gets.
-pub(crate) fn check(path: &Path) -> Result<()> {
-    if is_dash(path) {
-        return Ok(());
-    }
-    octaplex_files::check(path).map_err(|error| at_path(path, &error))
+/// The text in UTF-8 that a file holds.
+#[allow(dead_code)] // for commands that run models
+pub(crate) fn text(path: &Path, bytes: Vec<u8>) -> Result<String> {
+    String::from_utf8(bytes).map_err(|_| Failure(format!("{}: not text in UTF-8", name(path))))
 }

@@ -1,6 +1,7 @@
 //! Keys, values and queries to measure on: from a safetensors file, an `.npy` file, or the bundled sample.
 
 use crate::failure::{At, Failure, Result, fail, first_line, shown};
+use crate::paths::is_dash;
 use crate::{files, npy};
 use half::{bf16, f16};
 use octaplex::codecs::Role;
@@ -9,6 +10,9 @@ use std::path::Path;
 
 /// Cut from a real model's cache; see `cli/data/README.txt`.
 const BUNDLED: &[u8] = include_bytes!("../data/sample.safetensors");
+
+/// Tokens that an advice needs: a page.
+pub(crate) const FEWEST: usize = 64;
 
 /// What codecs are measured on.
 pub(crate) struct Sample {
@@ -78,13 +82,46 @@ impl Sample {
     }
 
     /// The file's sample, or the bundled one.
-    pub(crate) fn load(path: Option<&Path>) -> Result<Self> {
+    pub(crate) fn load(path: Option<&Path>, dim: Option<usize>) -> Result<Self> {
         let Some(path) = path else {
             return Self::from_safetensors("bundled sample".into(), BUNDLED);
         };
         let bytes = files::read(path)?;
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self::from_bytes(name, &bytes).at(path.display())
+        let name = match is_dash(path) {
+            true => files::name(path),
+            false => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
+        };
+        // A damaged file of tensors would make raw rows too.
+        let names_tensors = path.extension().is_some_and(|extension| extension == "safetensors");
+        let is_raw =
+            !names_tensors && !bytes.starts_with(npy::MAGIC) && SafeTensors::deserialize(&bytes).is_err();
+        let sample = match dim {
+            Some(dim) if is_raw => {
+                raw_rows(&bytes, dim).and_then(|rows| Self::from_rows(name, &[rows.len() / dim, dim], rows))
+            }
+            _ => Self::from_bytes(name, &bytes),
+        };
+        let sample = sample.at(files::name(path))?;
+        match dim.filter(|dim| *dim != sample.dim) {
+            Some(dim) => {
+                fail!("{}: its vectors have width {}, not --dim {dim}", files::name(path), sample.dim)
+            }
+            None => Ok(sample),
+        }
+    }
+
+    /// Why nothing can be advised for it.
+    pub(crate) fn unadvised(&self) -> Option<String> {
+        let is_zero = |heads: &[Vec<f32>]| heads.iter().flatten().all(|value| *value == 0.0);
+        let zeros = [Role::Keys, Role::Values].into_iter().find(|role| is_zero(self.heads(*role)));
+        match zeros {
+            _ if self.tokens < FEWEST => {
+                Some(format!("Too few tokens to advise: {}, and a page has {FEWEST}.", self.tokens))
+            }
+            Some(_) if self.is_plain() => Some("All vectors are zero: no advice.".into()),
+            Some(role) => Some(format!("All {} are zero: no advice.", role_name(role))),
+            None => None,
+        }
     }
 
     /// The sample in a file, whichever of the two kinds it is.
@@ -178,7 +215,7 @@ pub(crate) struct Grid {
     heads: usize,
     rows: usize,
     dim: usize,
-    /// Whether the heads of a row are beside each other.
+    /// Whether the heads of a row are stored together.
     rows_first: bool,
 }
 
@@ -247,7 +284,10 @@ fn guess(bytes: &[u8], error: &SafeTensorError) -> String {
         [b'P', b'K', 3, 4, ..] => {
             "it is a zip archive (.npz or .pt): save the arrays one by one, or as safetensors".into()
         }
-        _ => format!("as safetensors it is damaged: {}", first_line(error)),
+        _ => format!(
+            "as safetensors it is damaged: {}; raw f32 rows need their width, for example --dim 128",
+            first_line(error)
+        ),
     }
 }
 
@@ -295,6 +335,20 @@ pub(crate) fn read_heads(name: &str, tensor: &TensorView, grid: Grid) -> Result<
         all.push(of_head);
     }
     Ok(all)
+}
+
+/// The values of raw little-endian f32 rows.
+pub(crate) fn raw_rows(bytes: &[u8], dim: usize) -> Result<Vec<f32>> {
+    match bytes.as_chunks() {
+        (values, []) if dim > 0 && values.len().is_multiple_of(dim) => {
+            Ok(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        }
+        _ => fail!(
+            "{} bytes are no whole number of rows; a row of {dim} f32 values has {} bytes",
+            bytes.len(),
+            dim.saturating_mul(4)
+        ),
+    }
 }
 
 /// For people and file fields.

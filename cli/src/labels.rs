@@ -1,4 +1,4 @@
-//! Where the labels of a plot go: beside their points, and never over a mark or another label.
+//! Places the labels of a plot next to their points, never over a mark or another label.
 
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]

@@ -26,6 +26,7 @@ mod metrics;
 #[cfg(feature = "models")]
 mod models;
 mod npy;
+mod paths;
 mod plot;
 mod progress;
 mod provenance;
@@ -46,7 +47,7 @@ use failure::{Result, fail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Where to begin.
+/// The end of the help: options without a command, and first examples.
 const HELP: &str = "\
 Without a command, octaplex takes the options of compare, and:
   -h, --help     Print help; octaplex COMMAND --help has a command's options
@@ -204,7 +205,15 @@ fn command() -> clap::Command {
             groups += &format!("  {literal}{name:12}{literal:#} {about}\n");
         }
     }
-    command
+    // So that a negative number is told what its option takes.
+    let with_numbers = |command: clap::Command| {
+        command.mut_args(|arg| match arg.get_action().takes_values() {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        })
+    };
+    with_numbers(command)
+        .mut_subcommands(with_numbers)
         .help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n{groups}{{after-help}}"))
 }
 
@@ -314,6 +323,16 @@ fn complain(message: &str) -> ExitCode {
 fn usage_error(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let said: Vec<_> = said.map(str::trim).collect();
-    format!("{} (see octaplex --help)", said.join(" ").trim().replace("  ", "; "))
+    let said: Vec<_> = said.map(str::trim).filter(|line| !line.starts_with("tip: to pass")).collect();
+    format!("{} (see {} --help)", said.join(" ").trim().replace("  ", "; "), asked_command())
+}
+
+/// The command whose help has the options that were given. Without a command they are those of compare.
+fn asked_command() -> String {
+    let first = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
+    match first {
+        option if option.starts_with('-') => "octaplex compare".into(),
+        name if Cli::command().find_subcommand(&name).is_some() => format!("octaplex {name}"),
+        _ => "octaplex".into(),
+    }
 }

@@ -1,58 +1,116 @@
-//! A progress bar for what takes over a second, on a terminal only.
+//! Progress of what takes over a second: a bar on a terminal, a line now and then in a file or a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::cell::{Cell, RefCell};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
+
+/// Time between two lines, and before the first.
+const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
 /// Counts steps of something that may take long.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    hidden_until: Option<Instant>,
+    /// What a step is, in the plural.
+    unit: &'static str,
+    start: Instant,
+    /// When the bar, or the next line, is due. `None` for a bar that is there.
+    due: Cell<Option<Instant>>,
+    is_terminal: bool,
+    what: RefCell<String>,
     next: u64,
 }
 
 impl Progress {
     /// A hidden bar of `steps` steps.
-    pub(crate) fn new(steps: usize) -> Self {
+    pub(crate) fn new(steps: usize, unit: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}, {eta} left  {wide_msg}") {
+        let template = format!("{{bar:24}} {{pos}} of {{len}} {unit}, {{eta}} left  {{wide_msg}}");
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
-        Self { bar, hidden_until: Some(Instant::now() + Duration::from_secs(1)), next: 0 }
+        let (start, is_terminal) = (Instant::now(), std::io::stderr().is_terminal());
+        let due = Cell::new(Some(start + if is_terminal { Duration::from_secs(1) } else { BETWEEN_LINES }));
+        Self { bar, unit, start, due, is_terminal, what: RefCell::default(), next: 0 }
     }
 
     /// A bar for what surely takes longer.
-    pub(crate) fn shown(steps: usize) -> Self {
-        let mut progress = Self::new(steps);
-        progress.bar.set_draw_target(ProgressDrawTarget::stderr());
-        progress.hidden_until = None;
+    pub(crate) fn shown(steps: usize, unit: &'static str) -> Self {
+        let progress = Self::new(steps, unit);
+        if progress.is_terminal {
+            progress.show();
+        }
         progress
+    }
+
+    fn show(&self) {
+        self.due.set(None);
+        self.bar.set_draw_target(ProgressDrawTarget::stderr());
     }
 
     /// Ends the step before, and says what the next one is and how many it counts for.
     pub(crate) fn doing(&mut self, what: &str, steps: usize) {
-        self.bar.inc(std::mem::replace(&mut self.next, steps as u64));
-        if self.hidden_until.is_some_and(|time| Instant::now() >= time) {
-            self.hidden_until = None;
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-        }
-        self.bar.set_message(what.to_owned());
+        let done = std::mem::replace(&mut self.next, steps as u64);
+        self.about(what);
+        self.advance(done);
     }
 
     /// Says what the steps from now on belong to.
-    #[cfg(feature = "models")]
     pub(crate) fn about(&self, what: &str) {
+        what.clone_into(&mut self.what.borrow_mut());
         self.bar.set_message(what.to_owned());
     }
 
     /// Ends a step.
     #[cfg(feature = "models")]
     pub(crate) fn step(&self) {
-        self.bar.inc(1);
+        self.advance(1);
     }
+
+    fn advance(&self, steps: u64) {
+        self.bar.inc(steps);
+        if self.due.get().is_none_or(|due| Instant::now() < due) {
+            return;
+        }
+        if self.is_terminal {
+            return self.show();
+        }
+        self.due.set(Some(Instant::now() + BETWEEN_LINES));
+        let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
+        let line = line(done, all, self.unit, self.start.elapsed(), &self.what.borrow());
+        anstream::eprintln!("{line}");
+    }
+}
+
+/// How far it is, and how long the rest takes at the same pace.
+fn line(done: u64, all: u64, unit: &str, elapsed: Duration, what: &str) -> String {
+    let left = elapsed.as_secs_f64() * all.saturating_sub(done) as f64 / done.max(1) as f64;
+    let left = match left.ceil() as u64 {
+        _ if done == 0 => String::new(),
+        seconds @ ..120 => format!(", about {seconds} s left"),
+        seconds @ ..7200 => format!(", about {} min left", seconds.div_ceil(60)),
+        seconds => format!(", about {} h left", seconds.div_ceil(3600)),
+    };
+    format!("progress: {done} of {all} {unit}{left}: {what}")
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_how_much_is_left() {
+        let of = |done, seconds| line(done, 100, "layers", Duration::from_secs(seconds), "f16 cache");
+        assert_eq!(of(0, 9), "progress: 0 of 100 layers: f16 cache");
+        assert_eq!(of(50, 9), "progress: 50 of 100 layers, about 9 s left: f16 cache");
+        assert_eq!(of(10, 60), "progress: 10 of 100 layers, about 9 min left: f16 cache");
+        assert_eq!(of(1, 600), "progress: 1 of 100 layers, about 17 h left: f16 cache");
+        assert_eq!(of(100, 600), "progress: 100 of 100 layers, about 0 s left: f16 cache");
     }
 }

@@ -97,7 +97,7 @@ mod tests {
         csv::Reader::from_reader(text).deserialize().collect::<std::result::Result<_, _>>().unwrap()
     }
 
-    /// The pictures of the documentation are those of the rows beside them. `OCTAPLEX_BLESS=1` draws them again.
+    /// The pictures of the documentation show the rows in the same folder. `OCTAPLEX_BLESS=1` draws them again.
     #[test]
     fn the_pictures_are_those_of_their_rows() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/plots");

@@ -1,4 +1,4 @@
-//! What another program decoded: keys and values beside the codecs', with the bits that it says it stored.
+//! Keys and values that another program decoded, and the bits that it says it stored.
 
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{Grid, Sample, read_heads};
@@ -27,7 +27,7 @@ impl Reconstructed {
         } else {
             from_safetensors(&bytes, sample)
         };
-        let (keys, values) = heads.at(path.display())?;
+        let (keys, values) = heads.at(files::name(path))?;
         Ok(Self { name, bits, keys, values })
     }
 

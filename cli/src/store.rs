@@ -7,7 +7,7 @@ use octaplex::codecs::Role;
 use octaplex::{Backend, CodecSpec, Error, LayerConfig};
 use std::cell::RefCell;
 
-/// Keys whose channels are balanced: the deviations come from so many of the first tokens.
+/// The first tokens whose deviations decide the balance of keys.
 pub(crate) const BALANCED_FROM: usize = 256;
 
 pub(crate) enum Store<'a> {
@@ -15,7 +15,7 @@ pub(crate) enum Store<'a> {
         codec: &'a Codec,
         blocks: Vec<u8>,
     },
-    /// The keys or the values of a layer of one head whose tokens are all in pages, but for those that fill none.
+    /// The keys or the values of a layer of one head. All its tokens are in pages, except those that fill none.
     Cache {
         layer: Box<SharedLayer>,
         role: Role,
@@ -72,7 +72,7 @@ impl<'a> Store<'a> {
             Self::Blocks { blocks, .. } => blocks.len(),
             Self::Cache { layer, .. } => {
                 let (stats, config) = (layer.stats(), layer.config());
-                // What is beside them is f16.
+                // The other tensor is f16.
                 stats.bytes - stats.tokens * 2 * config.value_dim
             }
             Self::Decoded { bytes, .. } => *bytes,

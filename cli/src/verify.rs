@@ -1,7 +1,9 @@
-//! Whether this machine computes what every other one does: the library's checksums beside the table of what they must be.
+//! `verify`: compares the checksums that this machine computes with the published table.
 
+use crate::codecs::nearest;
 use crate::console;
 use crate::failure::{At, Result, fail, shown};
+use crate::files;
 use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 use octaplex::{Backend, CodecSpec};
 use std::path::PathBuf;
@@ -28,13 +30,14 @@ pub(crate) struct Verify {
 pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
     let codecs = || CodecSpec::all().iter().map(|codec| codec.name);
     if let Some(unknown) = arguments.only.iter().find(|only| !codecs().any(|name| name == **only)) {
+        let meant = nearest(unknown, codecs()).map_or(String::new(), |name| format!("did you mean {name}? "));
         fail!(
-            "--only \"{unknown}\": no such codec; the codecs are {}",
+            "--only \"{unknown}\": {meant}no such codec; the codecs are {}",
             codecs().collect::<Vec<_>>().join(", ")
         );
     }
     let against = match &arguments.against {
-        Some(path) => Some(std::fs::read_to_string(path).at(path.display())?),
+        Some(path) => Some(String::from_utf8_lossy(&files::read(path)?).into_owned()),
         None => None,
     };
     // The line that there must be, as it is printed.

@@ -4,6 +4,7 @@
 
 mod common;
 mod gguf;
+mod limits;
 mod tiny;
 
 use common::{fails, folder, octaplex, succeeds};
@@ -194,6 +195,8 @@ fn a_long_prompt_shows_the_saving() {
     let size = json["growth"].as_array().unwrap().last().unwrap();
     let of = |name: &str| size[name].as_f64().unwrap();
     let (bytes, f16) = (of("kv_bytes"), of("kv_bytes_f16"));
+    let bits = format!("That is {:.2} bits a value. In pages it is 3.", 16.0 * bytes / f16);
+    assert!(shown.replace('\n', " ").contains(&bits), "{bits}: {shown}");
     let expected = format!(
         "The cache holds 603 tokens in {:.1} kB: {:.1}x smaller than f16, which takes {:.1} kB.",
         bytes / 1e3,
@@ -600,9 +603,13 @@ fn bad_models_and_texts_are_one_line() {
         std::fs::write(folder.join("cut.gguf"), &bytes[..length]).unwrap();
         perplexity("cut.gguf", &[], &["cut.gguf", "truncated"]);
     }
-    perplexity("tiny.gguf", &["--windows", "4"], &["text.txt: 900 tokens, but 1200 are needed"]);
+    perplexity(
+        "tiny.gguf",
+        &["--windows", "4"],
+        &["text.txt: 900 tokens, but 1200 are needed", "--tokens or --windows"],
+    );
     perplexity("tiny.gguf", &["--windows", "0"], &["at least one window"]);
-    perplexity("tiny.gguf", &["--k", "trelis"], &["trelis", "no such codec"]);
+    perplexity("tiny.gguf", &["--k", "trelis"], &["trelis", "did you mean trellis?", "no such codec"]);
     perplexity("tiny.gguf", &["--v", "turboquant:bits=9"], &["turboquant:bits=9"]);
     std::fs::write(folder.join("text.txt"), b"\xff\xfe").unwrap();
     perplexity("tiny.gguf", &[], &["not text in UTF-8"]);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+mod files;
 mod messages;
 mod samples;
 
@@ -171,7 +172,11 @@ fn compare_within_a_budget() {
     ] {
         assert!(text(bits).contains(&format!("Within {bits} bits a value: {chosen}")), "{}", text(bits));
     }
-    fails(&folder, &[&codecs[..], &["--budget", "2"]].concat(), &["--budget", "2.1 at a width of 128"]);
+    fails(
+        &folder,
+        &[&codecs[..], &["--budget", "2"]].concat(),
+        &["--budget 2: ", "at width 128: give at least 2.1"],
+    );
     fails(&folder, &[&codecs[..], &["--budget", "no"]].concat(), &["bits a value"]);
 }
 

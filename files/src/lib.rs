@@ -121,7 +121,8 @@ fn filled(
 ) -> io::Result<NamedTempFile<File>> {
     let mut code = None;
     let open = |path: &Path| open_locked(path, is_private).inspect_err(|error| code = error.raw_os_error());
-    let temporary = Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).make_in(folder(path), open);
+    let temporary =
+        Builder::new().prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM).make_in(folder(path), open);
     // Without the temporary's name, which no caller knows.
     let temporary = temporary.map_err(|error| code.map_or(error, io::Error::from_raw_os_error))?;
     write_through(temporary.as_file(), fill)?;
@@ -173,7 +174,9 @@ fn remove_stale(folder: &Path) {
 /// Whether a file has a name as [`filled`] gives it.
 fn is_temporary(name: &OsStr) -> bool {
     let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
-    random.is_some_and(|random| random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+    random.is_some_and(|random| {
+        random.len() == RANDOM && random.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    })
 }
 
 /// Opens a file that must not exist: with the mode that any new file gets, or for its owner alone.

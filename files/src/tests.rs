@@ -20,7 +20,8 @@ fn what_lies_beside_a_file_is_nobody_s_business() {
     let path = folder.path().join("x");
     // Names that earlier versions took for themselves, and names that are nearly those of temporary files.
     let stale = format!("x.{}.tmp", std::process::id());
-    let near = [".octaplex-aaaaaaa.tmp", ".octaplex-aaa-aa.tmp", ".octaplex-aaaaaa.tmp~", "octaplex-aaaaaa.tmp"];
+    let near =
+        [".octaplex-aaaaaaa.tmp", ".octaplex-aaa-aa.tmp", ".octaplex-aaaaaa.tmp~", "octaplex-aaaaaa.tmp"];
     for name in ["x.part", &stale].iter().chain(&near) {
         fs::write(folder.path().join(name), "mine").unwrap();
     }
@@ -55,7 +56,10 @@ fn temporary_files_of_killed_writers_are_removed() {
         file.write_all(b" and last")
     });
     written.unwrap();
-    assert_eq!((fs::read(at("x")).unwrap(), fs::read(at("own")).unwrap()), (b"first and last".to_vec(), b"mine".to_vec()));
+    assert_eq!(
+        (fs::read(at("x")).unwrap(), fs::read(at("own")).unwrap()),
+        (b"first and last".to_vec(), b"mine".to_vec())
+    );
     assert_eq!(names(&folder).len(), left + 3);
     // Whichever call comes first.
     fs::write(at(".octaplex-bbbbbb.tmp"), "half").unwrap();

@@ -35,6 +35,9 @@ pub(crate) struct Settings {
     pub(crate) only_known: bool,
 }
 
+/// Bytes of a profile, which has a few thousand.
+const LARGEST_PROFILE: u64 = 1 << 20;
+
 /// A profile, and the codecs of each layer's keys and values.
 #[derive(Clone, Debug)]
 struct Solved {
@@ -44,6 +47,11 @@ struct Solved {
 
 impl Solved {
     fn read(path: &str, bits: f64) -> Result<Self, String> {
+        // Opening a pipe may take for ever, and a device may have no end.
+        let about = fs::metadata(path).map_err(|why| why.to_string())?;
+        if !about.is_file() || about.len() > LARGEST_PROFILE {
+            return Err(format!("not a regular file of at most {LARGEST_PROFILE} bytes"));
+        }
         let text = fs::read_to_string(path).map_err(|why| why.to_string())?;
         let profile: Profile = text.parse().map_err(|why| format!("{why}"))?;
         let mut config = CacheConfig::new(profile.layers(), profile.kv_heads(), profile.key_dim(), 4096);
@@ -227,6 +235,9 @@ mod tests {
         let refused = |path, bits| of(&[("OCTAPLEX_PROFILE", path), ("OCTAPLEX_BITS", bits)]).unwrap_err();
         assert!(refused(path, "1.0").contains("more bits"), "{}", refused(path, "1.0"));
         assert!(refused("no such file", "2.5").starts_with("OCTAPLEX_PROFILE=no such file: "));
+        assert!(refused(".", "2.5").contains("not a regular file"));
+        #[cfg(unix)]
+        assert!(refused("/dev/zero", "2.5").contains("not a regular file"));
         assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "2.5").contains("no profile"));
     }
 

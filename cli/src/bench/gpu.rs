@@ -37,7 +37,7 @@ pub(super) fn run(
     few: &[f32],
 ) -> Result<(String, Vec<Row>)> {
     let device = device.gpu()?;
-    let mut progress = Progress::shown(specs.len());
+    let mut progress = Progress::shown(specs.len(), "codecs");
     let mut rows = Vec::new();
     for (text, spec) in specs {
         progress.doing(text, 1);

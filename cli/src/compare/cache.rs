@@ -1,4 +1,4 @@
-//! `compare --cache`: a whole cache as an engine runs it, token by token, beside exact attention.
+//! `compare --cache`: compares a whole cache, filled token by token as an engine does, with exact attention.
 
 use crate::codecs::{parse_spec, recommended, shown_spec};
 use crate::columns::F16;
@@ -7,6 +7,7 @@ use crate::failure::{At, Result, fail};
 use crate::input::Sample;
 use crate::keys::{Keys, center_name};
 use crate::metrics::Exact;
+use crate::progress::Progress;
 use crate::table::fixed;
 use crate::{files, provenance};
 use clap::Args;
@@ -81,8 +82,10 @@ pub(super) fn run(options: &CacheOptions, setup: &Setup, json: Option<&Path>) ->
     let (mut error, mut kl, mut bytes, mut values, mut seconds) = (0.0, 0.0, 0, 0, 0.0);
     let mut scores = vec![0.0; queries.group * tokens];
     let (all_keys, all_values) = (sample.heads(Role::Keys), sample.heads(Role::Values));
+    let mut progress = Progress::new(all_keys.len(), "heads");
     for (index, (head_keys, head_values)) in all_keys.iter().zip(all_values).enumerate() {
         let place = format!("head {index}");
+        progress.doing(&place, 1);
         let mut layer = SharedLayer::on_heap(&config, backend).at(&place)?;
         let heads = index * queries.group..(index + 1) * queries.group;
         let mut outputs = vec![vec![vec![0.0; dim]; queries.positions.len()]; queries.group];
@@ -121,6 +124,7 @@ pub(super) fn run(options: &CacheOptions, setup: &Setup, json: Option<&Path>) ->
             error += relative_error(exact.heads[head].outputs(), outputs);
         }
     }
+    drop(progress);
     let count = exact.heads.len();
     let queries = count * queries.positions.len();
     let (error, kl) = (error / count as f64, kl / queries as f64);

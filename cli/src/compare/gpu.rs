@@ -1,4 +1,4 @@
-//! `compare --device cuda`, or `hip`: the error of attention's output, keys and values in pages on a GPU, beside the CPU's on the same pages.
+//! `compare --device cuda`, or `hip`: compares the errors of attention's output on a GPU and on the CPU, with the same pages.
 
 use crate::console::wrap;
 use crate::device::Device;
@@ -59,7 +59,7 @@ const VALUES: &str = "turboquant";
 pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Gpu> {
     let device = device.gpu()?;
     let values = crate::codecs::parse_spec(VALUES)?;
-    let mut progress = Progress::shown(specs.len());
+    let mut progress = Progress::shown(specs.len(), "codecs");
     let mut gpu = Gpu { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };
     for (text, spec) in specs {
         progress.doing(&format!("{text}, on the GPU"), 1);
@@ -86,7 +86,7 @@ pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) 
     Ok(gpu)
 }
 
-/// A layer of the sample, whose tokens are all in pages but for those that fill none.
+/// A layer of the sample. All its tokens are in pages, except those that fill none.
 fn config(keys: CodecSpec, values: CodecSpec, setup: &Setup) -> LayerConfig {
     let [_, heads, tokens, dim] = setup.sample.shape;
     LayerConfig::new(heads, dim, tokens.max(setup.page))

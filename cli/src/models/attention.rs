@@ -86,7 +86,7 @@ impl Cached {
         })
     }
 
-    /// Takes over the snapshot of a layer that has so many tokens.
+    /// Loads the snapshot of a layer that has `tokens` tokens.
     pub(crate) fn load(&mut self, number: usize, tokens: usize, bytes: &[u8]) -> Result<()> {
         let layer = &mut self.layers[number];
         layer.load(bytes).map_err(|error| Failure(format!("layer {number}: {}", first_line(&error))))?;
@@ -115,7 +115,14 @@ impl Cached {
             bytes += stats.paged_bytes;
             values += a_token * stats.paged_tokens;
         }
-        8.0 * bytes as f64 / values.max(1) as f64
+        match values {
+            // No page has closed: what pages would take.
+            0 => {
+                self.layers.iter().map(|layer| layer.config().page_bits()).sum::<f64>()
+                    / self.layers.len() as f64
+            }
+            _ => 8.0 * bytes as f64 / values as f64,
+        }
     }
 
     /// The first position of a prompt whose query reads a page: those before it see exact tokens only.

@@ -87,13 +87,13 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     if is_dash(out) {
         fail!("--out -: a profile is a file, as what is measured is kept beside it");
     }
-    files::check(out)?;
     let start = Instant::now();
     let part = part_of(out);
+    files::check(&options.inputs([text.as_path()]), &[out, &part])?;
     let mut kept = Kept::open(&part)?;
     let model = options.load()?;
     check_windows(&model, *tokens, *windows)?;
-    let words = model.text.of_file(text, tokens * (windows + 1))?;
+    let words = model.text.of_file(text, tokens * (windows + 1), "--tokens or --windows")?;
     let (words, held_back) = words.split_at(tokens * windows);
     let config = options.config_of(&model);
     let calibration = Calibration::new(model.shape.layers, &config.each).at(&model.name)?;
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     };
     let missing = cases.iter().filter(|case| find(&kept, &key(case)).is_none()).count();
     let runs = (missing + usize::from(missing > 0)) * windows + 3; // three check the result
-    let progress = Progress::shown(runs * model.shape.layers);
+    let progress = Progress::shown(runs * model.shape.layers, "layers");
     let mut baseline = None;
     let mut divergences = Vec::new();
     for case in &cases {
@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     console::say(&said)
 }
 
-/// Beside the profile.
+/// The file of results so far, in the folder of the profile.
 fn part_of(out: &Path) -> PathBuf {
     let mut part = out.as_os_str().to_owned();
     part.push(".part");

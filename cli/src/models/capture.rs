@@ -2,6 +2,7 @@
 
 use super::attention::{Attention, Exact};
 use super::forward::Model;
+use super::gguf::files_of;
 use super::shape::Shape;
 use crate::failure::{At, Failure, Result, fail, first_line};
 use crate::progress::Progress;
@@ -113,12 +114,14 @@ fn layers(asked: &[usize], shape: &Shape, tokens: usize) -> Result<Vec<usize>> {
 }
 
 pub(crate) fn run(arguments: &Capture) -> Result<()> {
-    files::check(&arguments.out)?;
+    let mut inputs = files_of(&arguments.model);
+    inputs.push(arguments.text.clone());
+    files::check(&inputs, &[&arguments.out])?;
     let model = Model::load(&arguments.model)?;
     let most = arguments.tokens.map_or(TOKENS.min(model.shape.context), |tokens| tokens as usize);
     model.check_context(most)?;
     let words = match arguments.tokens {
-        Some(_) => model.text.of_file(&arguments.text, most)?,
+        Some(_) => model.text.of_file(&arguments.text, most, "--tokens")?,
         None => {
             let mut words = model.text.start_of_file(&arguments.text, most)?;
             // What fills no page would stay exact.
@@ -142,7 +145,7 @@ pub(crate) fn run(arguments: &Capture) -> Result<()> {
     let exact = Exact::new(&model.shape);
     let (keys, values, queries) = (Vec::new(), Vec::new(), Vec::new());
     let mut recorder = Recorder { exact, wanted, positions, dim, keys, values, queries };
-    let progress = Progress::shown(model.shape.layers);
+    let progress = Progress::shown(model.shape.layers, "layers");
     progress.about("reading the text");
     model.forward(&words, &mut recorder, || progress.step())?;
     drop(progress);

@@ -94,7 +94,7 @@ impl Run {
         prompt: &[u32],
         session: Option<&mut Session>,
     ) -> Result<(Self, Vec<f32>)> {
-        let progress = Progress::new(model.shape.layers);
+        let progress = Progress::new(model.shape.layers, "layers");
         progress.about("reading the prompt");
         let start = Instant::now();
         let saved = session.as_ref().map_or(0, |session| session.tokens());
@@ -145,13 +145,15 @@ pub(crate) fn likeliest(logits: &[f32]) -> u32 {
 const EVERY: usize = 64;
 
 pub(crate) fn run(arguments: &Generate) -> Result<()> {
-    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let read = arguments.codecs.profile().into_iter().chain(arguments.text.as_deref());
+    let inputs = arguments.model.inputs(read);
+    let console = Console::beside(&inputs, &[arguments.json.as_deref(), arguments.session.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let model = arguments.model.load()?;
     let codecs = arguments.model.settled(&model, codecs)?;
     let prompt = match (&arguments.prompt, &arguments.text, arguments.tokens) {
         (Some(prompt), _, _) => model.text.encode(prompt)?,
-        (None, Some(text), Some(tokens)) => model.text.of_file(text, tokens)?,
+        (None, Some(text), Some(tokens)) => model.text.of_file(text, tokens, "--tokens")?,
         _ => fail!("give --prompt, or --text and --tokens"),
     };
     if prompt.is_empty() {
@@ -250,30 +252,35 @@ struct Size {
     /// What f16 would take.
     in_f16: usize,
     has_pages: bool,
+    /// Bits a value of all of it, and of pages alone.
+    bits: f64,
+    in_pages: f64,
 }
 
 impl Size {
     fn of(cache: &Cached) -> Self {
         let stats = cache.stats();
         let (in_f16, has_pages) = (2 * stats.values, stats.paged_tokens > 0);
-        Self { tokens: stats.tokens, bytes: stats.bytes, in_f16, has_pages }
+        let (bits, in_pages) = (stats.bits_per_value(), cache.page_bits());
+        Self { tokens: stats.tokens, bytes: stats.bytes, in_f16, has_pages, bits, in_pages }
     }
 
     /// In words.
     fn sentence(&self) -> String {
-        let Self { tokens, bytes, in_f16, has_pages } = *self;
+        let Self { tokens, bytes, in_f16, has_pages, bits, in_pages } = *self;
         let (held, exact) = (words(bytes), words(in_f16));
         match has_pages {
             true => {
                 let times = in_f16 as f64 / bytes as f64;
                 format!(
-                    "The cache holds {tokens} tokens in {held}: {times:.1}x smaller than f16, which takes {exact}."
+                    "The cache holds {tokens} tokens in {held}: {times:.1}x smaller than f16, which takes {exact}. \
+                     That is {bits:.2} bits a value. In pages it is {in_pages:.2}, which a long context tends to."
                 )
             }
             // Exact tokens alone take a little more than they would in f16, for what a head has once.
             false => format!(
                 "The cache holds {tokens} tokens in {held}, as f16 would: no page has closed yet, so all tokens are exact. A longer \
-                 prompt shows the saving."
+                 prompt shows the saving: pages take {in_pages:.2} bits a value."
             ),
         }
     }

@@ -43,6 +43,26 @@ struct Place {
     is_read: bool,
 }
 
+/// The files of the model whose first file this is, as their names say.
+pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parts = name.strip_suffix(".gguf").and_then(|name| {
+        let (stem, count) = name.rsplit_once("-of-")?;
+        Some((stem.strip_suffix("-00001")?, count.parse().ok().filter(|count| *count <= 0xffff)?))
+    });
+    match parts {
+        Some((stem, count)) => {
+            (1..=count).map(|number| path.with_file_name(part_name(stem, number, count))).collect()
+        }
+        None => vec![path.to_owned()],
+    }
+}
+
+/// The name of a file of a model that was split into several.
+fn part_name(stem: &str, number: usize, count: usize) -> String {
+    format!("{stem}-{number:05}-of-{count:05}.gguf")
+}
+
 impl Gguf {
     /// Reads everything but the tensors, and checks that the files have these too.
     pub(crate) fn open(path: &Path) -> Result<Self> {
@@ -93,16 +113,15 @@ impl Gguf {
             Some(count @ ..=0xffff) => count,
             Some(count) => return self.refuse(format!("split.count is {count}")),
         };
-        let part = |number: usize| format!("-{number:05}-of-{count:05}.gguf");
         let number = self.optional_count("split.no")?.unwrap_or(0).saturating_add(1);
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let Some(stem) = name.strip_suffix(&part(1)).filter(|_| number == 1) else {
+        let Some(stem) = name.strip_suffix(&part_name("", 1, count)).filter(|_| number == 1) else {
             return self.refuse(format!(
                 "file {number} of a model in {count}; give the first, whose name ends in {}",
-                part(1)
+                part_name("", 1, count)
             ));
         };
-        Ok((2..=count).map(|number| path.with_file_name(format!("{stem}{}", part(number)))).collect())
+        Ok((2..=count).map(|number| path.with_file_name(part_name(stem, number, count))).collect())
     }
 
     /// Of the headers and the tensors that were read: what tells two models of the same sizes apart.
@@ -306,7 +325,7 @@ impl Part {
     fn open(path: &Path, checksum: &mut crc32fast::Hasher) -> Result<(Self, Content)> {
         let name = path.display();
         let at_path = |error: &std::io::Error| files::at_path(path, error);
-        let mut file = BufReader::new(File::open(path).map_err(|error| at_path(&error))?);
+        let mut file = BufReader::new(files::open_regular(path)?.0);
         let mut magic = [0; 4];
         if file.read_exact(&mut magic).is_err() || magic != *b"GGUF" {
             fail!("{name}: not a GGUF file");

@@ -16,12 +16,11 @@ pub(crate) struct Kept {
 impl Kept {
     /// Those that are there; none where there is no file yet.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        files::check(path)?;
         let mut kept = Self { path: path.to_owned(), rows: Vec::new() };
         if !path.exists() {
             return Ok(kept);
         }
-        let text = String::from_utf8_lossy(&files::read(path)?).into_owned();
+        let text = String::from_utf8_lossy(&files::read_regular(path, files::MOST)?).into_owned();
         let count = text.lines().count();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             match serde_json::from_str(line) {
@@ -44,7 +43,7 @@ impl Kept {
     /// Adds a row to the file.
     pub(crate) fn add(&mut self, row: Value) -> Result<()> {
         let (path, place) = (&self.path, self.path.display());
-        let before = if path.exists() { files::read(path)? } else { Vec::new() };
+        let before = if path.exists() { files::read_regular(path, files::MOST)? } else { Vec::new() };
         let (whole, last) =
             before.split_at(before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1));
         let start = match serde_json::from_slice::<Value>(last) {

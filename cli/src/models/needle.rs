@@ -135,7 +135,8 @@ impl Haystack {
 
 pub(crate) fn run(arguments: &Needle) -> Result<()> {
     let options = &arguments.model;
-    let console = Console::beside(&[arguments.json.as_deref()])?;
+    let inputs = options.inputs(arguments.codecs.profile().into_iter().chain([arguments.text.as_path()]));
+    let console = Console::beside(&inputs, &[arguments.json.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     let model = options.load()?;
     let codecs = options.settled(&model, codecs)?;
@@ -144,11 +145,11 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
         fail!("--tokens and --texts: at least 256 tokens and one text");
     }
     model.check_context(longest)?;
-    let text = model.text.of_file(&arguments.text, longest)?;
+    let text = model.text.of_file(&arguments.text, longest, "--tokens")?;
     let caches = [Codecs::f16(), codecs.clone()];
     let runs = if codecs.is_f16() { &caches[..1] } else { &caches[..] };
     let progress =
-        Progress::shown(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers);
+        Progress::shown(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers, "layers");
     let mut rows = Vec::new();
     for &tokens in &arguments.tokens {
         let mut recalls = vec![Vec::new(); runs.len()];

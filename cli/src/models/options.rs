@@ -2,18 +2,19 @@
 
 use super::attention::Cached;
 use super::forward::Model;
+use super::gguf::files_of;
 use super::profiles::{Pair, all_layers, read_profile};
 use super::shape::Shape;
-use crate::codecs::{is_float, parse_budget, parse_spec, recommended, shown_spec};
+use crate::codecs::{for_bits, is_float, parse_budget, parse_spec, recommended, shown_spec, too_few};
 use crate::failure::{At, Result, first_line};
 use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;
 use octaplex::cache::Finer;
-use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
+use octaplex::{Backend, CacheConfig, CodecSpec, Error, LayerConfig, Profile};
 use octaplex_candle::KvCache;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Tokens of a prompt that decide the balance unless told otherwise.
@@ -73,6 +74,11 @@ fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
 }
 
 impl CodecOptions {
+    /// The file that --profile names.
+    pub(crate) fn profile(&self) -> Option<&Path> {
+        self.profile.as_deref()
+    }
+
     pub(crate) fn codecs(&self) -> Result<Codecs> {
         let (f16, keys) = (Codecs::f16(), self.keys.keys()?);
         Ok(Codecs {
@@ -123,7 +129,7 @@ impl Codecs {
         Self { layers: Some(layers.into()), ..Self::of(f16.k, f16.v, keys) }
     }
 
-    /// The most accurate within so many bits a value.
+    /// The most accurate codecs within `bits` bits a value.
     pub(crate) fn within(bits: f64, profile: Option<Arc<Profile>>, keys: Keys) -> Self {
         Self { budget: Some(bits), profile, ..Self::of(Codecs::f16().k, Codecs::f16().v, keys) }
     }
@@ -174,6 +180,13 @@ impl ModelOptions {
         self.backend.unwrap_or_else(Backend::detect)
     }
 
+    /// The model's files, and others that a command reads.
+    pub(crate) fn inputs<'a>(&self, others: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
+        let mut all = files_of(&self.model);
+        all.extend(others.into_iter().map(Path::to_owned));
+        all
+    }
+
     pub(crate) fn load(&self) -> Result<Model> {
         Model::load(&self.model)
     }
@@ -193,11 +206,16 @@ impl ModelOptions {
         };
         let config = self.config_of(model);
         if let Some(profile) = &codecs.profile {
-            let layers = profile.solve(&config, bits).at("--profile")?;
+            let layers = profile.solve(&config, bits).or_else(|error| match error {
+                Error::Unsupported { .. } => {
+                    too_few(config, bits, &error, |bits| profile.solve(&config, bits).is_ok())
+                }
+                error => Err(error).at("--profile"),
+            })?;
             let pairs = layers.iter().map(|layer| [layer.keys, layer.values]).collect();
             return Ok(Codecs::of_layers(pairs, codecs.keys));
         }
-        let config = config.for_bits(bits).at("--budget")?;
+        let config = for_bits(config, bits)?;
         let CacheConfig { each, finer, .. } = config;
         Ok(Codecs { k: each.keys, v: each.values, open: [false; 2], finer, budget: None, ..codecs })
     }
@@ -209,7 +227,7 @@ impl ModelOptions {
         config.each(config.each.page(self.page))
     }
 
-    /// An empty cache for so many tokens.
+    /// An empty cache for `tokens` tokens.
     pub(crate) fn cache(&self, model: &Model, codecs: &Codecs, tokens: usize) -> Result<Cached> {
         let shape = &model.shape;
         let capacity = tokens.max(self.sinks.saturating_add(self.window)).saturating_add(self.page);

@@ -1,4 +1,4 @@
-//! `perplexity`: a model reads a text with a compressed cache, beside the same with f16.
+//! `perplexity`: compares a model that reads a text with a compressed cache to the same model with an f16 cache.
 
 use super::forward::Model;
 use super::likelihood::{Outcome, Reference};
@@ -76,14 +76,15 @@ pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Res
 
 pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
     let Perplexity { model: options, text, tokens, windows, device, .. } = arguments;
-    let console = Console::beside(&[arguments.json.as_deref(), arguments.write_tokens.as_deref()])?;
+    let inputs = options.inputs(arguments.codecs.profile().into_iter().chain([text.as_path()]));
+    let console = Console::beside(&inputs, &[arguments.json.as_deref(), arguments.write_tokens.as_deref()])?;
     let codecs = arguments.codecs.codecs()?;
     device.check()?;
     let start = Instant::now();
     let model = options.load()?;
     let codecs = options.settled(&model, codecs)?;
     check_windows(&model, *tokens, *windows)?;
-    let words = model.text.of_file(text, tokens * windows)?;
+    let words = model.text.of_file(text, tokens * windows, "--tokens or --windows")?;
     if let Some(path) = &arguments.write_tokens {
         let lines: String = words.iter().map(|token| format!("{token}\n")).collect();
         files::write(path, lines.as_bytes())?;
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
         options.cache(&model, &codecs, *tokens)?.on(*device)?; // what it does not take is said before the model reads
     }
     let runs = if arguments.exact { 3 } else { 2 };
-    let progress = Progress::shown(runs * Reference::steps(&model, *windows));
+    let progress = Progress::shown(runs * Reference::steps(&model, *windows), "layers");
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;
     let outcome = reference.measure(&codecs, *device, &progress)?;
     let exact = match arguments.exact {

@@ -1,7 +1,7 @@
 //! Profiles of models: which layers may lose more than others.
 
 use crate::codecs::shown_spec;
-use crate::failure::{At, Failure, Result};
+use crate::failure::{At, Result};
 use crate::files;
 use octaplex::{CodecSpec, Profile};
 use std::path::Path;
@@ -10,10 +10,12 @@ use std::sync::Arc;
 /// Codecs of a layer's keys and values.
 pub(crate) type Pair = [CodecSpec; 2];
 
+/// Bytes of a profile, which has a few thousand.
+const LARGEST: u64 = 1 << 20;
+
 /// The profile in a file.
 pub(crate) fn read_profile(path: &Path) -> Result<Arc<Profile>> {
-    let text = String::from_utf8(files::read(path)?);
-    let text = text.map_err(|_| Failure(format!("{}: not text in UTF-8", path.display())))?;
+    let text = files::text(path, files::read_regular(path, LARGEST)?)?;
     Ok(Arc::new(text.parse().at(path.display())?))
 }
 

@@ -8,7 +8,7 @@ use std::f64::consts::TAU;
 pub(crate) struct Rope {
     /// Radians a position.
     frequencies: Vec<f64>,
-    /// What the turned channels are multiplied by: 1 but for yarn.
+    /// The factor of the turned channels. It is 1 except with yarn.
     magnitude: f64,
     /// Neighbours (2i, 2i+1), as Llama's weights are stored in GGUF; otherwise the halves (i, i + n/2).
     neighbours: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Rope {
 /// How a model was made to read texts that are longer than those of its first training.
 #[derive(Clone, Copy)]
 pub(crate) enum Scaling {
-    /// All pairs turn so many times slower; 1 where nothing is scaled.
+    /// The factor by which all pairs turn slower. It is 1 without scaling.
     Linear(f64),
     Yarn(Yarn),
 }

@@ -44,7 +44,7 @@ impl Prefill {
         Self { tokens, seconds: time.as_secs_f64() }
     }
 
-    /// How long so many tokens would take.
+    /// Estimates the seconds to read `tokens` tokens.
     pub(crate) fn seconds_for(&self, tokens: usize) -> f64 {
         self.seconds * tokens as f64 / self.tokens.max(1) as f64
     }
@@ -56,11 +56,10 @@ impl Session {
         if is_dash(path) {
             fail!("--session {}: a session is a file", path.display());
         }
-        files::check(path)?;
         let head = Head { run, tokens: Vec::new(), prefill: Prefill::default() };
         let mut session = Self { path: path.to_owned(), head, bytes: Vec::new(), layers: 0 };
         if path.try_exists().map_err(|error| files::at_path(path, &error))? {
-            session.bytes = files::read(path)?;
+            session.bytes = files::read_large(path)?;
             session.read_head()?;
         }
         Ok(session)
@@ -119,7 +118,7 @@ impl Session {
         self.head.prefill
     }
 
-    /// Fills an empty cache with what a prompt has in common with the session, but for the prompt's last token, which
+    /// Fills an empty cache with what a prompt has in common with the session, except the prompt's last token, which
     /// logits are to come from. Returns how many tokens these are, and in words what became of the others.
     pub(crate) fn resume(
         &mut self,

@@ -27,7 +27,7 @@ pub(crate) struct Shape {
 pub(crate) struct Local {
     /// Tokens that they see, their own included.
     pub(crate) window: usize,
-    /// The last of so many layers is global.
+    /// The last of every `period` layers is global.
     pub(crate) period: usize,
 }
 

@@ -9,7 +9,7 @@ use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use super::profiles::read_profile;
 use crate::codecs::{in_list, parse_budget, parse_spec};
-use crate::console::{Console, page_note, wrap};
+use crate::console::{Console, is_dash, page_note, wrap};
 use crate::device::Device;
 use crate::failure::{Result, fail};
 use crate::files;
@@ -23,7 +23,7 @@ use rows::{Preparation, Row, cells};
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// What runs when `--codecs` is not given.
+/// Default codecs of a sweep.
 const DEFAULT_CODECS: &str = "f16; trellis:bits=2; trellis:bits=3; trellis:bits=4; graded:bits=2/trellis:bits=2; \
     graded:bits=3/trellis:bits=3; graded:bits=4/trellis:bits=4; turboquant:bits=2; turboquant:bits=3; turboquant:bits=4; \
     turboquant-qjl:bits=4; octopus:bits=2; octopus; octopus:bits=4; octopus-qjl; polarquant:bits=3; polarquant; \
@@ -38,7 +38,8 @@ Example:
       --codecs \"trellis:bits=3; graded:bits=3/trellis:bits=2\"
 
 Runs every codec with every way to prepare keys, on the same windows of the
-text. `octaplex perplexity --help` explains the numbers. The f16 cache runs
+text. By default these are about 100 runs, which take hours even for a small
+model: choose with --codecs, --keys, --tokens and --windows. `octaplex perplexity --help` explains the numbers. The f16 cache runs
 once. Each result is added at once to the file --rows, as a line of JSON. If the
 sweep is interrupted, start it again: it skips the results in that file.";
 
@@ -120,7 +121,12 @@ fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
 
 pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let Sweep { model: options, text, tokens, windows, .. } = sweep;
-    let console = Console::beside(&[&sweep.html, &sweep.svg, &sweep.csv].map(Option::as_deref))?;
+    if is_dash(&sweep.rows) {
+        fail!("--rows -: the results are kept in a file");
+    }
+    let inputs = options.inputs(sweep.profile.as_deref().into_iter().chain([text.as_path()]));
+    let outputs = [Some(&sweep.rows), sweep.html.as_ref(), sweep.svg.as_ref(), sweep.csv.as_ref()];
+    let console = Console::beside(&inputs, &outputs.map(|path| path.map(PathBuf::as_path)))?;
     let mut kept = Kept::open(&sweep.rows)?;
     let mut cases = cases(sweep)?;
     let model = options.load()?;
@@ -128,7 +134,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         case.2 = options.settled(&model, case.2.clone())?;
     }
     check_windows(&model, *tokens, *windows)?;
-    let words = model.text.of_file(text, tokens * windows)?;
+    let words = model.text.of_file(text, tokens * windows, "--tokens or --windows")?;
     let fingerprint = kept::hash(&words);
     let key = |case: &Case| {
         let mut key = options.json(&model, &case.2);
@@ -158,7 +164,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let find = |kept: &Kept, key: &Value| kept.rows().find_map(|row| outcome_of(row, key));
     let missing = cases.iter().filter(|case| find(&kept, &key(case)).is_none()).count();
     let steps = Reference::steps(&model, *windows);
-    let progress = Progress::shown((missing + usize::from(missing > 0)) * steps);
+    let progress = Progress::shown((missing + usize::from(missing > 0)) * steps, "layers");
     let mut reference = None;
     let mut rows = Vec::new();
     for case in &cases {

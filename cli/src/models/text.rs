@@ -3,6 +3,7 @@
 use super::gguf::Gguf;
 use super::sentencepiece;
 use crate::failure::{Failure, Result, fail, first_line, shown};
+use crate::files;
 use candle_core::quantized::tokenizer::TokenizerFromGguf;
 use std::path::Path;
 use tokenizers::models::ModelWrapper;
@@ -26,7 +27,7 @@ pub(crate) struct Text {
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Text {
-    /// The tokenizer of a model that has an embedding for so many tokens.
+    /// The tokenizer of a model whose embedding has `vocabulary` tokens.
     pub(crate) fn new(gguf: &Gguf, vocabulary: usize) -> Result<Self> {
         let token = |key: &str| match gguf.optional_count(key)? {
             Some(token) if token >= vocabulary => {
@@ -86,19 +87,19 @@ impl Text {
         self.last.contains(&token)
     }
 
-    /// The first `count` tokens of a file.
-    pub(crate) fn of_file(&self, path: &Path, count: usize) -> Result<Vec<u32>> {
+    /// The first `count` tokens of a file, which the options `asked` ask for.
+    pub(crate) fn of_file(&self, path: &Path, count: usize, asked: &str) -> Result<Vec<u32>> {
         let tokens = self.start_of_file(path, count)?;
         if tokens.len() < count {
-            fail!("{}: {} tokens, but {count} are needed", path.display(), tokens.len());
+            let (name, found) = (files::name(path), tokens.len());
+            fail!("{name}: {found} tokens, but {count} are needed: give a longer text, or less with {asked}");
         }
         Ok(tokens)
     }
 
     /// The first `most` tokens of a file, or all of a shorter one.
     pub(crate) fn start_of_file(&self, path: &Path, most: usize) -> Result<Vec<u32>> {
-        let bytes = crate::files::read(path)?;
-        let Ok(text) = String::from_utf8(bytes) else { fail!("{}: not text in UTF-8", path.display()) };
+        let text = files::text(path, files::read(path)?)?;
         let mut tokens = self.encode(&text)?;
         tokens.truncate(most);
         Ok(tokens)

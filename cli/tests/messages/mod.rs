@@ -25,6 +25,49 @@ fn lists_and_widths_are_explained() {
     assert!(error.contains("its widths are 32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576"), "{error}");
 }
 
+/// Misspelt names are answered with the nearest, and wrong options with the help of their command.
+#[test]
+fn mistakes_are_answered_with_what_was_meant() {
+    let folder = folder("meant");
+    for (spec, meant) in [
+        ("trelis", "trellis"),
+        ("Trellis:bits=3", "trellis"),
+        ("turboqaunt", "turboquant"),
+        ("q8-0", "q8_0"),
+        ("int:gruop=32", "group"),
+        ("turboquant:bit=3", "bits"),
+    ] {
+        fails(&folder, &["info", spec], &[&format!("did you mean {meant}? ")]);
+        fails(&folder, &["--codecs", &format!("f16; {spec}")], &[&format!("did you mean {meant}? ")]);
+    }
+    fails(&folder, &["verify", "--only", "trelis"], &["did you mean trellis? "]);
+    for spec in ["zebra", "", "int:zebra=1"] {
+        let error = String::from_utf8(octaplex(&folder, &["info", spec]).stderr).unwrap();
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+    for (arguments, help) in [
+        (&["encode", "--codec", "x"][..], "(see octaplex encode --help)"),
+        (&["decode"], "(see octaplex decode --help)"),
+        (&["bench", "--dim", "x"], "(see octaplex bench --help)"),
+        (&["--budgt", "3"], "(see octaplex compare --help)"),
+        (&["compare", "--budgt", "3"], "(see octaplex compare --help)"),
+        (&["frobnicate"], "(see octaplex --help)"),
+    ] {
+        fails(&folder, arguments, &[help]);
+        let error = String::from_utf8(octaplex(&folder, arguments).stderr).unwrap();
+        assert!(!error.contains("as a value"), "{error}");
+    }
+    // A negative number is a number.
+    fails(&folder, &["--budget", "-3"], &["'-3'", "--budget", "bits a value: 0.5 to 32"]);
+    fails(&folder, &["compare", "--budget", "-0.5"], &["'-0.5'", "bits a value"]);
+    fails(&folder, &["bench", "--dim", "-1"], &["'-1'", "--dim"]);
+    fails(&folder, &["info", "int", "--dim", "-64"], &["'-64'", "--dim"]);
+    fails(&folder, &["compare", "--cache", "--window", "-1"], &["'-1'", "--window"]);
+    // Without a list of codecs no codec is to blame for a width.
+    let error = String::from_utf8(octaplex(&folder, &["bench", "--dim", "7"]).stderr).unwrap();
+    assert!(error.contains("--dim 7: width 7 is not supported; the widths are 32, 64"), "{error}");
+}
+
 /// What a file says is cut and escaped before a terminal shows it.
 #[test]
 fn a_file_does_not_drive_the_terminal() {

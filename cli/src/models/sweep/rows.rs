@@ -50,7 +50,7 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
     ]
 }
 
-/// At most so many digits where decimals can be left off, and no more than `decimals` behind the point.
+/// Rounds to at most `decimals` decimals, and leaves out decimals beyond `digits` digits in all.
 fn rounded(value: f64, digits: usize, decimals: usize) -> String {
     let whole = value.abs().max(1.0).log10() as usize + 1;
     match whole {

@@ -1,0 +1,103 @@
+//! The files that a command line names: what they are called, and which of them a command may write.
+
+use crate::failure::{Result, at_path, fail};
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Whether a file is standard input or output.
+pub(crate) fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// A file that is read, for people.
+pub(crate) fn name(path: &Path) -> String {
+    if is_dash(path) { "standard input".into() } else { path.display().to_string() }
+}
+
+/// Checks the files of a command before its work: outputs can be written, and none is an input or another output.
+pub(crate) fn check(inputs: &[PathBuf], outputs: &[&Path]) -> Result<()> {
+    for (index, output) in outputs.iter().enumerate() {
+        let Some(own) = Identity::of(output, true) else { continue };
+        if let Some(input) =
+            inputs.iter().find(|input| Identity::of(input, false).is_some_and(|other| own.is(&other)))
+        {
+            fail!("{}: the same file as the input {}; write to another file", written(output), name(input));
+        }
+        if let Some(other) = outputs[..index]
+            .iter()
+            .find(|other| Identity::of(other, true).is_some_and(|other| own.is(&other)))
+        {
+            fail!(
+                "{}: the same file as the output {}; write to another file",
+                written(output),
+                written(other)
+            );
+        }
+    }
+    for path in outputs.iter().filter(|path| !is_dash(path)) {
+        octaplex_files::check(path).map_err(|error| at_path(path, &error))?;
+    }
+    Ok(())
+}
+
+/// A file that is written, for people.
+fn written(path: &Path) -> String {
+    if is_dash(path) { "standard output".into() } else { path.display().to_string() }
+}
+
+/// What tells whether two paths name one file. Pipes, devices and folders have none.
+struct Identity {
+    /// Without links; `None` for standard input and output.
+    path: Option<PathBuf>,
+    /// Device and number, which hard links share.
+    node: Option<(u64, u64)>,
+}
+
+impl Identity {
+    fn of(path: &Path, is_output: bool) -> Option<Self> {
+        if is_dash(path) {
+            let about = standard(is_output).filter(Metadata::is_file)?;
+            return Some(Self { path: None, node: node(&about) });
+        }
+        match std::fs::metadata(path) {
+            Ok(about) if !about.is_file() => None,
+            Ok(about) => Some(Self { path: path.canonicalize().ok(), node: node(&about) }),
+            // A file that does not exist yet lies in a folder that does.
+            Err(_) => {
+                let folder =
+                    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                Some(Self { path: Some(folder.canonicalize().ok()?.join(path.file_name()?)), node: None })
+            }
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        self.path.is_some() && self.path == other.path || self.node.is_some() && self.node == other.node
+    }
+}
+
+#[cfg(unix)]
+fn node(about: &Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    Some((about.dev(), about.ino()))
+}
+
+#[cfg(not(unix))]
+fn node(_: &Metadata) -> Option<(u64, u64)> {
+    None
+}
+
+/// What standard input or output is.
+#[cfg(unix)]
+fn standard(is_output: bool) -> Option<Metadata> {
+    use std::os::fd::AsFd;
+    let (input, output) = (io::stdin(), io::stdout());
+    let handle = if is_output { output.as_fd() } else { input.as_fd() };
+    File::from(handle.try_clone_to_owned().ok()?).metadata().ok()
+}
+
+#[cfg(not(unix))]
+fn standard(_: bool) -> Option<Metadata> {
+    None
+}
