@@ -4,17 +4,18 @@ use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor
 use crate::abi::{BufferType2, BufferType3};
 use crate::host::Host;
 use crate::inner::Inner;
+use crate::lent::{self, Lender};
 use crate::plan::Plan;
 use crate::settings::Settings;
 use crate::store::{self, Store};
-use crate::threads::Team;
+use crate::threads::{self, Team};
 use crate::{buffer, guarded, memory, ops};
 use core::ffi::{c_char, c_int, c_void};
 use octaplex::CodecSpec;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) const NAME: &core::ffi::CStr = c"OCTAPLEX";
 const DESCRIPTION: &core::ffi::CStr = c"compressed key/value cache on the CPU";
@@ -40,6 +41,8 @@ pub(crate) struct Instance {
     /// Whether a backend was created since the last computation: the host is creating a context.
     fresh: AtomicBool,
     inner: Mutex<Option<Inner>>,
+    /// The threads that a backend of this library may use, by its address.
+    lenders: Mutex<HashMap<usize, Arc<Lender>>>,
     said: Mutex<HashSet<String>>,
 }
 
@@ -131,6 +134,7 @@ pub(crate) fn registry(host: Host, settings: Option<Settings>) -> *mut c_void {
         stores: AtomicUsize::new(0),
         fresh: AtomicBool::new(false),
         inner: Mutex::new(None),
+        lenders: Mutex::default(),
         said: Mutex::new(HashSet::new()),
     }));
     let context: *mut c_void = instance.cast();
@@ -222,7 +226,14 @@ extern "C" fn set_threads(backend: *mut Backend, threads: c_int) {
     // SAFETY: the host passes a backend of this library.
     let instance = instance_of(unsafe { (*backend).context });
     instance.fresh.store(false, Ordering::Relaxed);
-    instance.team.set(usize::try_from(threads).unwrap_or(1));
+    let threads = usize::try_from(threads).unwrap_or(1);
+    instance.team.set(threads);
+    let mut lenders = lock(&instance.lenders);
+    let known = lenders.remove(&(backend as usize));
+    if let Some(lender) = Lender::meet(&instance.host.functions, known, threads) {
+        lenders.insert(backend as usize, lender);
+    }
+    drop(lenders);
     if instance.stores.load(Ordering::Relaxed) == 0 && !instance.declined.load(Ordering::Relaxed) {
         instance.say_once(
             "this device holds no layer's cache, because llama.cpp asked it for none: options such as -ngl 99 give it layers",
@@ -377,7 +388,9 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
 extern "C" fn init_backend(device: *mut Device, _: *const c_char) -> *mut Backend {
     // SAFETY: the host passes a device of this library.
     let context = unsafe { (*device).context };
-    instance_of(context).fresh.store(true, Ordering::Relaxed);
+    let instance = instance_of(context);
+    instance.fresh.store(true, Ordering::Relaxed);
+    lent::prepare(&instance.host.functions, threads::openmp().is_some());
     Box::into_raw(Box::new(Backend {
         guid: &GUID,
         get_name: backend_name,
@@ -398,6 +411,9 @@ extern "C" fn backend_name(_: *mut Backend) -> *const c_char {
 }
 
 extern "C" fn free_backend(backend: *mut Backend) {
+    // SAFETY: the host passes a backend of this library.
+    let instance = instance_of(unsafe { (*backend).context });
+    drop(lock(&instance.lenders).remove(&(backend as usize)));
     // SAFETY: `init_backend` allocated it, and the host frees it once.
     drop(unsafe { Box::from_raw(backend) });
 }
@@ -407,31 +423,37 @@ extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> c_int 
         // SAFETY: the host passes a backend of this library, and a graph of its own.
         let instance = instance_of(unsafe { (*backend).context });
         instance.fresh.store(false, Ordering::Relaxed);
-        let functions = &instance.host.functions;
-        // SAFETY: the graph is the host's, and ggml.h declares the function with this argument.
-        let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
-        for number in 0..count {
-            // SAFETY: nodes from 0 to the count are tensors.
-            let node = unsafe { (functions.ggml_graph_node)(graph, number) };
-            // SAFETY: the node is a tensor, and nobody writes the struct during the computation.
-            let tensor = unsafe { &*node };
-            let done = match kind_of(instance, tensor) {
-                Kind::Nothing => SUCCESS,
-                Kind::SetRows(store) => ops::set_rows(instance, store, tensor),
-                Kind::Attend => ops::attend(instance, tensor),
-                Kind::Rope(store) => ops::rope(instance, store, tensor),
-                // SAFETY: all its tensors lie in memory of the host or of this library.
-                Kind::Plain | Kind::Fused => unsafe { instance.compute_on_host(node) },
-                Kind::Flat => ops::on_flat(instance, tensor),
-                Kind::Foreign => {
-                    let name = String::from_utf8_lossy(instance.host.op_name(tensor)).into_owned();
-                    instance.fail(&format!("the host requests {name}, which this device does not support"))
-                }
-            };
-            if done != SUCCESS {
-                return done;
-            }
-        }
-        SUCCESS
+        let lender = lock(&instance.lenders).get(&(backend as usize)).cloned();
+        Lender::lend(lender, || compute(instance, graph))
     })
+}
+
+/// Computes the operations of a graph, one after the other.
+fn compute(instance: &Instance, graph: *mut c_void) -> c_int {
+    let functions = &instance.host.functions;
+    // SAFETY: the graph is the host's, and ggml.h declares the function with this argument.
+    let count = unsafe { (functions.ggml_graph_n_nodes)(graph) };
+    for number in 0..count {
+        // SAFETY: nodes from 0 to the count are tensors.
+        let node = unsafe { (functions.ggml_graph_node)(graph, number) };
+        // SAFETY: the node is a tensor, and nobody writes the struct during the computation.
+        let tensor = unsafe { &*node };
+        let done = match kind_of(instance, tensor) {
+            Kind::Nothing => SUCCESS,
+            Kind::SetRows(store) => ops::set_rows(instance, store, tensor),
+            Kind::Attend => ops::attend(instance, tensor),
+            Kind::Rope(store) => ops::rope(instance, store, tensor),
+            // SAFETY: all its tensors lie in memory of the host or of this library.
+            Kind::Plain | Kind::Fused => unsafe { instance.compute_on_host(node) },
+            Kind::Flat => ops::on_flat(instance, tensor),
+            Kind::Foreign => {
+                let name = String::from_utf8_lossy(instance.host.op_name(tensor)).into_owned();
+                instance.fail(&format!("the host requests {name}, which this device does not support"))
+            }
+        };
+        if done != SUCCESS {
+            return done;
+        }
+    }
+    SUCCESS
 }

@@ -69,7 +69,12 @@ functions! {
     ggml_backend_dev_backend_reg: fn(*mut Device) -> *mut c_void;
     ggml_backend_reg_get_proc_address: fn(*mut c_void, *const c_char) -> *mut c_void;
     ggml_backend_graph_compute: fn(*mut Backend, *mut c_void) -> c_int;
+    ggml_custom_4d: fn(*mut c_void, c_int, i64, i64, i64, i64, *mut *mut Tensor, c_int, Task, c_int, *mut c_void) -> *mut Tensor;
+    ggml_threadpool_params_init: fn(*mut c_void, c_int);
 }
+
+/// `ggml_custom_op_t`: takes the operation's result, the thread's number, the number of threads, and a pointer of the caller's.
+type Task = extern "C" fn(*mut Tensor, c_int, c_int, *mut c_void);
 
 type LogCallback = unsafe extern "C" fn(c_int, *const c_char, *mut c_void);
 

@@ -26,6 +26,7 @@ mod buffer;
 mod device;
 mod host;
 mod inner;
+mod lent;
 mod memory;
 mod ops;
 mod plan;

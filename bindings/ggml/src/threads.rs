@@ -1,9 +1,10 @@
 //! Threads that do not compete with the host's for cores.
 //!
-//! OpenMP's threads spin for a while after each parallel region, so any other threads would wait for a core. If the host has
-//! an OpenMP runtime, work runs on its threads, through the call that compilers emit for `#pragma omp parallel`. Otherwise
-//! it runs in a pool whose idle threads sleep.
+//! The host's threads spin for a while after each graph, so any other threads would wait for a core. If the host has an OpenMP
+//! runtime, work runs on its threads, through the call that compilers emit for `#pragma omp parallel`. Otherwise it runs on
+//! the threads of the host's CPU backend (`lent.rs`). Without either it runs in a pool whose idle threads sleep.
 
+use crate::lent;
 use core::ffi::{CStr, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// The type of `GOMP_parallel` in GCC's and LLVM's runtimes.
-type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
+pub(crate) type Parallel = unsafe extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, c_uint, c_uint);
 
 /// The threads that run tasks.
 pub(crate) struct Team {
@@ -46,6 +47,7 @@ impl Team {
                 // SAFETY: `share` takes a pointer to `Work` and never unwinds. The call returns when all threads are done.
                 unsafe { parallel(share, data, threads as c_uint, 0) };
             }
+            None if lent::share(&work) => work.share(), // what is left if the host could not compute
             None => self.in_pool(threads, &work),
         }
         assert!(!work.failed.load(Ordering::Relaxed), "a task panicked");
@@ -69,7 +71,7 @@ impl Team {
 }
 
 /// Tasks. Threads take the next one until none is left.
-struct Work<'a> {
+pub(crate) struct Work<'a> {
     next: AtomicUsize,
     count: usize,
     task: &'a (dyn Fn(usize) + Sync),
@@ -77,7 +79,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn share(&self) {
+    /// Takes tasks. Never unwinds.
+    pub(crate) fn share(&self) {
         // Threads of the host's OpenMP may round otherwise or flush denormals.
         let tasks = || octaplex::with_default_floats(|| self.take_tasks());
         let shared = catch_unwind(AssertUnwindSafe(tasks));
@@ -103,7 +106,7 @@ extern "C" fn share(data: *mut c_void) {
 }
 
 /// Returns `GOMP_parallel` of this process's OpenMP runtime, if it has one.
-fn openmp() -> Option<Parallel> {
+pub(crate) fn openmp() -> Option<Parallel> {
     static FOUND: OnceLock<Option<Parallel>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let library = loaded_runtime()?;
