@@ -1,8 +1,7 @@
 //! The files that a command line names: what they are called, and which of them a command may write.
 
 use crate::failure::{Result, at_path, fail};
-use std::fs::{File, Metadata};
-use std::io;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
 /// Whether a file is standard input or output.
@@ -91,7 +90,7 @@ fn node(_: &Metadata) -> Option<(u64, u64)> {
 /// What standard input or output is.
 #[cfg(unix)]
 fn standard(is_output: bool) -> Option<Metadata> {
-    use std::os::fd::AsFd;
+    use std::{fs::File, io, os::fd::AsFd};
     let (input, output) = (io::stdin(), io::stdout());
     let handle = if is_output { output.as_fd() } else { input.as_fd() };
     File::from(handle.try_clone_to_owned().ok()?).metadata().ok()
