@@ -68,9 +68,15 @@ newest=$target/newest
 limit=600 model=$target/llama.gguf
 (
   export LD_LIBRARY_PATH=$newest LD_PRELOAD=$newest/numbers.so LLAMA_LIBRARY=$newest/libllama.so
-  logits "$model" - "$target/out.npy" --tokens 320
-  below kl 1e-6 "$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --against "$target/out.npy")"
+  logits "$model" - "$target/base.npy" --tokens 320
+  below kl 1e-6 "$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --against "$target/base.npy")"
   grep "loaded into ggml" "$target/log"
+  # A version that no test has seen, of the same layout.
+  LC_ALL=C sed -i 's/0\.27\.0/0.99.0/' "$newest/libggml-base.so.0"
+  below kl 1e-6 "$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --against "$target/base.npy")"
+  grep "loaded into ggml 0.99.0" "$target/log"
+  (export GGML_BACKEND_PATH=$library OCTAPLEX_ONLY_KNOWN=1; logits "$model" - "$target/out.npy" --tokens 64)
+  grep "ggml 0.99.0 is not one of" "$target/log"
 )
 
 say "all architectures of llama.cpp, with random weights"

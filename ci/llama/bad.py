@@ -6,6 +6,7 @@ GGML_BACKEND_PATH names the library. Each check prints a line.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -152,25 +153,32 @@ assert any("OCTAPLEX KV buffer" in line for _, line in host.lines[seen:])
 assert np.array_equal(logits, expected)
 print("unloaded and loaded again: the same logits")
 
-# Hosts that say no version, or one that is not known: no device, and a sentence.
+# Hosts that say no version, lack a function, or have a function between the known ones: no device, and a sentence.
+names = re.findall(r"^    (ggml_\w+): fn", open("bindings/ggml/src/host.rs").read(), re.M)
+names.remove("ggml_backend_cpu_buffer_type")
+stubs = "".join(f"void *{name}(void) {{ return 0; }}\n" for name in names)
 with tempfile.TemporaryDirectory() as folder:
-    source = folder + "/host.c"
-    open(source, "w").write(
-        """#include <dlfcn.h>
+    code = """#include <dlfcn.h>
         const char *ggml_version(void) { return "0.99.0"; }
         void *load(const char *path) {
             void *(*init)(void) = (void *(*)(void))dlsym(dlopen(path, RTLD_NOW), "ggml_backend_init");
             void *made = init();
             return made;
-        }"""
-    )
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", source, "-o", folder + "/host.so", "-ldl"], check=True)
-    unknown = f"import ctypes; x = ctypes.CDLL({folder + '/host.so'!r}).load; x.restype = ctypes.c_void_p; assert not x({path!r})"
+        }
+        """
+    table = "void *ggml_backend_cpu_buffer_type(void) { static void *t[16] = { load, load, load, load, 0, load, load }; return t; }"
+
+    def built(name, text):
+        command = ["cc", "-shared", "-fPIC", "-O1", "-w", "-x", "c", "-", "-o", f"{folder}/{name}.so", "-ldl"]
+        subprocess.run(command, input=text, text=True, check=True)
+        return f"import ctypes; x = ctypes.CDLL('{folder}/{name}.so').load; x.restype = ctypes.c_void_p; assert not x({path!r})"
+
+    lacks, unknown = built("lacks", code), built("unknown", code + stubs + table)
     none = f"import ctypes; x = ctypes.CDLL({path.decode()!r}).ggml_backend_init; x.restype = ctypes.c_void_p; assert not x()"
-    for program, words in [(unknown, "ggml 0.99.0 is not supported"), (none, "no function ggml_version")]:
+    for program, words in [(unknown, "ggml 0.99.0 is not supported, because its buffer types differ"), (lacks, "ggml 0.99.0: the host has no function"), (none, "no function ggml_version")]:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.returncode == 0 and words in done.stderr, done
-print("another version of ggml: no device, and a sentence")
+print("another layout of ggml: no device, and a sentence")
 assert not any(level == host.ERROR and "octaplex" in line for level, line in host.lines)
 sys.stdout.flush()
 os._exit(0)  # some wheels crash when they are unloaded

@@ -56,6 +56,8 @@ function run(library, rest) {
     if (library) env.GGML_BACKEND_PATH = library;
     const child = spawnSync(process.execPath, [fileURLToPath(import.meta.url), "--answer", ...rest], { env, encoding: "utf8", maxBuffer: 1 << 26 });
     const line = child.stdout.split("\n").find((line) => line.startsWith("{"));
+    if (child.signal) console.error(`llama.cpp ended by ${child.signal}${library ? ", with octaplex's cache" : ""}`);
+    if (child.error) console.error(String(child.error));
     if (child.status !== 0 || !line) {
         console.error(child.stderr || child.stdout);
         process.exit(1);

@@ -17,10 +17,10 @@ library=$PWD/target/release/liboctaplex_ggml.so
 
 echo "installing node-llama-cpp"
 # Its programs for GPUs are large and optional: on Linux only those for this CPU are installed.
-packages=(node-llama-cpp@3.21.1)
+packages=(node-llama-cpp@3.22.1)
 case $(uname -sm) in
-  "Linux x86_64") packages+=(--omit=optional @node-llama-cpp/linux-x64@3.21.1) ;;
-  "Linux aarch64") packages+=(--omit=optional @node-llama-cpp/linux-arm64@3.21.1) ;;
+  "Linux x86_64") packages+=(--omit=optional @node-llama-cpp/linux-x64@3.22.1) ;;
+  "Linux aarch64") packages+=(--omit=optional @node-llama-cpp/linux-arm64@3.22.1) ;;
 esac
 (cd "$target" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts "${packages[@]}")
 
