@@ -126,6 +126,9 @@ stays "stay uncompressed, 0.06 MiB a layer: llama.cpp runs MUL_MAT" -- -- --flas
 stays "not keys or values in f16 or bf16" -- -- --type 8 --flash 1
 stays "holds no layer" -- -- --layers 0
 stays "no such codec" -- OCTAPLEX_KEYS=nonsense --
+"$python" ci/llama/made.py llama120 "$target/llama120.gguf" >/dev/null
+model=$target/llama120.gguf stays "stay uncompressed, 0.12 MiB a layer: this device does not have the attention" -- -- --context 256
+grep "OCTAPLEX KV buffer size = *0.70 MiB" "$target/log" # as much as it holds
 stays "expected a number" -- OCTAPLEX_BITS=99 --
 stays "expected one of .*scalar" -- OCTAPLEX_BACKEND=avx1024 --
 stays "the value is not UTF-8" -- OCTAPLEX_KEYS=$'trellis\xff' --

@@ -33,8 +33,9 @@ free = function(base, "ggml_backend_buffer_free", None, POINTER)
 
 assert load(os.environ["GGML_BACKEND_PATH"].encode()), "octaplex was not loaded"
 tensors = init(InitParams(1 << 20, None, True))
-F16, nominal = 1, 256 * 4096 * 2
-name(new(tensors, F16, 256, 4096, 1), b"cache_k_l0")
+F16, nominal = 1, 2 * 256 * 4096 * 2
+for side in (b"cache_k_l0", b"cache_v_l0"):
+    name(new(tensors, F16, 256, 4096, 1), side)
 made = allocate(tensors, buffer_type(device(b"OCTAPLEX")))
 assert made
 print(f"a cache of {nominal} bytes in f16 takes {size(made)}, as ggml has it")

@@ -3,6 +3,7 @@
 usage: made.py KIND OUT.gguf [LAYERS]
 
 KIND: llama    grouped-query attention, heads of width 64
+      llama120 the same with heads of width 120, which octaplex cannot compress
       gemma2   sliding windows in every other layer, soft caps, heads of width 128
       mpt      ALiBi instead of rotary embeddings, heads of width 80
       stablelm rotary embeddings of 24 of a head's 96 channels
@@ -24,6 +25,7 @@ rng = np.random.default_rng(7)
 VOCABULARY, LAYERS, TRAINED = (151_936 * layers // 28 // 64 * 64, layers, 131_072) if kind == "qwen15" else (512, 3, 4096)
 heads, groups, width = {
     "llama": (6, 3, 64),
+    "llama120": (4, 2, 120),
     "gemma2": (4, 2, 128),
     "mpt": (4, 1, 80),
     "stablelm": (2, 2, 96),
@@ -35,7 +37,7 @@ heads, groups, width = {
 embedding = heads * width if kind in ("mpt", "qwen15") else 192
 hidden = 8960 if kind == "qwen15" else 2 * embedding
 
-writer = gguf.GGUFWriter(out, "llama" if kind == "qwen15" else kind)
+writer = gguf.GGUFWriter(out, "llama" if kind in ("qwen15", "llama120") else kind)
 writer.add_name(f"made {kind}")
 writer.add_context_length(TRAINED)
 writer.add_embedding_length(embedding)

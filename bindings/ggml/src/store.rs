@@ -112,10 +112,10 @@ impl Store {
     /// Returns the bytes of a full cache. The width of heads is unknown here, so it assumes the narrowest common one: it has
     /// the most overhead. Rows that fit none of them may have heads that cannot be compressed.
     pub(crate) fn expected_bytes(&self, instance: &Instance) -> usize {
-        let mut dims = [64, 96, 128, 256].into_iter().filter(|dim| self.width.is_multiple_of(*dim));
-        let rare = Some(80).filter(|_| self.width.is_multiple_of(80) && !self.width.is_multiple_of(120));
-        let config = dims.find_map(|dim| self.config(instance, dim).ok());
-        let config = config.or_else(|| self.config(instance, rare?).ok());
+        let fits = |dim: &usize| self.width.is_multiple_of(*dim);
+        let common = [64, 96, 128, 256].into_iter().filter(fits);
+        let rare = [80, 112, 160, 32].into_iter().filter(fits).filter(|_| !fits(&120));
+        let config = common.chain(rare).find_map(|dim| self.config(instance, dim).ok());
         config.map_or(self.nominal_bytes(), |config| config.required_bytes().min(self.nominal_bytes()))
     }
 
