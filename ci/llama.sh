@@ -84,7 +84,7 @@ say "all architectures of llama.cpp, with random weights"
 
 say "what llama.cpp does with a cache, exact and in 4 bits"
 model=$target/llama.gguf
-for test in rollback state copy streams shift; do
+for test in rollback state copy streams shift unified; do
   echo "$test"
   logits "$model" - "$target/base.npy" --tokens 320 --test $test >/dev/null
   found=$(with "${exact[@]}" -- "$model" - "$target/out.npy" --tokens 320 --test $test --against "$target/base.npy")
@@ -212,5 +212,10 @@ for given in "$@"; do
     echo "$bits bits: $(with "${settings[@]}" -- "${plain[@]}")"
     grep -o "KV buffer size.*" "$target/log"
   done
+  shared=("$model" "$text" "$target/out.npy" --tokens 512 --flash 1 --test unified --against "$target/base.npy")
+  logits "$model" "$text" "$target/base.npy" --tokens 512 --flash 1 --test unified
+  found=$(with -- "${shared[@]}")
+  echo "three sequences that share a cache: $found"
+  below unequal 0.2 "$found" # every sequence has exact first tokens
   rm "$model"
 done

@@ -10,8 +10,11 @@
 //! empty    nothing was written
 //! open     f16 rows, [head][cell][width]: recently written
 //! closed   coded, as in the pages of a cache (page.rs); reopened when one of its cells is written
-//! exact    f16 rows of a stream's first cells, stored with their closed page: they get most of the attention
+//! exact    f16 rows of a sequence's first cells, stored with their closed page: they get most of the attention
 //! ```
+//!
+//! The first cells of a stream are exact. Where several sequences share a stream,
+//! [`CellPages::observe`] finds the first cells of the others: a mask shows them.
 //!
 //! [`CellPages::settle`] closes pages, those with the oldest last write first. Call it after the
 //! attention of the batch that filled them, so that a batch sees its own tokens exactly. Which
@@ -19,6 +22,7 @@
 
 mod attend;
 mod close;
+mod first;
 mod page;
 
 pub use attend::{CellAttend, CellMask, Partial};
@@ -69,7 +73,7 @@ pub struct CellConfig {
     pub streams: usize,
     /// The codec of closed pages. With `f16`, pages never close.
     pub codec: CodecSpec,
-    /// Cells at the beginning of each stream that stay exact, at most 64.
+    /// First cells of each stream and of each sequence that stay exact, at most 64.
     pub sinks: usize,
     /// Pages that stay open, at least 1. One more than there are streams keeps the newest 64 to 127
     /// tokens of each stream exact.
@@ -111,9 +115,13 @@ impl CellConfig {
         self.heads.saturating_mul(self.dim)
     }
 
-    /// Returns the bytes of a closed page without its exact rows.
+    /// Returns the bytes of a closed page without its exact rows. With a width that
+    /// [`CellPages::new`] refuses it is `usize::MAX`.
     #[must_use]
     pub fn page_bytes(&self) -> usize {
+        if !crate::codebook::WIDTHS.contains(&self.dim) {
+            return usize::MAX;
+        }
         self.heads.saturating_mul(Basis::bytes_of_head(self))
     }
 
@@ -126,7 +134,8 @@ impl CellConfig {
             return row.saturating_mul(PAGE).saturating_mul(pages);
         }
         let open = self.open_pages.min(pages);
-        let exact = open.saturating_mul(PAGE).saturating_add(self.streams.saturating_mul(self.sinks));
+        let sinks = self.streams.saturating_mul(self.sinks).saturating_add(self.shown_rows());
+        let exact = open.saturating_mul(PAGE).saturating_add(sinks);
         (pages - open).saturating_mul(self.page_bytes()).saturating_add(row.saturating_mul(exact))
     }
 
@@ -145,10 +154,13 @@ impl CellConfig {
         if self.streams == 0 || self.streams > 1 << 16 {
             return refuse("a cache has 1 to 65,536 streams");
         }
+        if self.cells.checked_mul(self.streams).is_none() {
+            return refuse("the cells of all streams are more than this machine can number");
+        }
         if self.sinks > PAGE || self.open_pages == 0 {
             return refuse("at most 64 sinks, and at least 1 open page");
         }
-        if u32::try_from(self.page_bytes()).is_err() {
+        if u32::try_from(self.page_bytes()).map_or(true, |bytes| bytes == u32::MAX) {
             return refuse(
                 "the heads of a page have less than 4 GiB together: use fewer heads or another codec",
             );
@@ -176,7 +188,7 @@ impl CellConfig {
 /// let options = CellAttend::new(0, 256).mask(&mask, 256);
 /// let (mut part, mut output) = (Partial::default(), [0.0; 64]);
 /// options.attend(&keys, &values, 0, &[0.1; 64], 0..4, &mut part)?;
-/// Partial::merge(&mut [part], &values, &[], &mut output)?;
+/// Partial::merge(&[part], &values, &[], &mut output)?;
 /// assert!((output[0] - 0.5).abs() < 1e-6);
 ///
 /// keys.settle(&[], &in_order)?; // closes pages beyond those that stay open
@@ -191,6 +203,9 @@ pub struct CellPages {
     pages: Vec<Page>,
     /// Indices of open pages that may close, by last write, with the newest at the end.
     open: Vec<usize>,
+    /// Indices of closed pages with exact rows because a mask showed them. Those that a query saw
+    /// last are at the end.
+    shown: Vec<usize>,
     basis: Basis,
     counts: CellCounts,
 }
@@ -211,18 +226,22 @@ impl CellPages {
     /// Creates cells without rows.
     ///
     /// # Errors
-    /// [`Error::Width`]; [`Error::Unsupported`]; errors of the codec's constructor.
+    /// [`Error::Width`]; [`Error::Unsupported`]; [`Error::Memory`]; errors of the codec's constructor.
     pub fn new(config: &CellConfig, backend: Backend) -> Result<Self, Error> {
         config.check()?;
         let head = HeadId { layer: config.layer, head: 0, role: config.role };
         let codec = AnyCodec::build(config.codec, config.dim, backend, head)?;
+        let (mut pages, count) = (Vec::new(), config.streams * (config.cells / PAGE));
+        page::reserve(&mut pages, "pages of cells", count)?;
+        pages.resize(count, Page::default());
         Ok(Self {
             config: *config,
             backend: backend.kernels(),
             basis: Basis::new(config),
             codec,
-            pages: vec![Page::default(); config.streams * (config.cells / PAGE)],
+            pages,
             open: Vec::new(),
+            shown: Vec::new(),
             counts: CellCounts::default(),
         })
     }
@@ -275,13 +294,14 @@ impl CellPages {
     /// row counts.
     ///
     /// # Errors
-    /// [`Error::Missing`] for a cell out of range and [`Error::Length`]: nothing is written then.
-    /// [`Error::Corrupt`] if a closed page cannot be read.
+    /// [`Error::Missing`] for a cell out of range; [`Error::Length`]; [`Error::Memory`];
+    /// [`Error::Corrupt`] if a closed page cannot be read. Nothing is written then.
     pub fn set_rows(&mut self, cells: &[usize], rows: &[f32]) -> Result<(), Error> {
         let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
         self.check(cells.iter().copied(), cells.len(), rows.len())?;
+        cells.iter().try_for_each(|cell| self.open(cell / PAGE))?;
         for (cell, row) in cells.iter().zip(rows.chunks_exact(width)) {
-            self.write(*cell, |rows, cell| page::write_row(backend, rows, dim, cell, row))?;
+            self.write(*cell, |rows, cell| page::write_row(backend, rows, dim, cell, row));
         }
         Ok(())
     }
@@ -293,12 +313,15 @@ impl CellPages {
     /// As [`set_rows`](Self::set_rows).
     pub fn write_rows(&mut self, first: usize, rows: &[f16]) -> Result<(), Error> {
         let (width, dim, backend) = (self.config.width(), self.config.dim, self.backend);
-        let count = rows.len() / width;
-        self.check((first..first.saturating_add(count)).last().into_iter(), count, rows.len())?;
-        for (cell, row) in (first..).zip(rows.chunks_exact(width)) {
-            let mut bytes = Vec::with_capacity(2 * width);
+        let cells = self.range(first, rows.len() / width)?;
+        Error::expect_length("values of rows", cells.len() * width, rows.len())?;
+        cells.clone().try_for_each(|cell| self.open(cell / PAGE))?;
+        let mut bytes = Vec::with_capacity(2 * width);
+        for (cell, row) in cells.zip(rows.chunks_exact(width)) {
+            bytes.clear();
             row.iter().for_each(|x| bytes.extend(x.to_le_bytes()));
-            self.write(cell, |rows, cell| page::copy_row(backend, rows, dim, cell, &bytes))?;
+            self.write(cell, |rows, cell| page::copy_row(backend, rows, dim, cell, &bytes));
+            self.pages[cell / PAGE].restored |= 1 << (cell % PAGE);
         }
         Ok(())
     }
@@ -334,53 +357,70 @@ impl CellPages {
     /// Copies cells to other cells, which must not overlap them.
     ///
     /// Whole pages are shared until one of the two is written. From other pages, only cells that
-    /// were written are copied.
+    /// were written are copied. Copies of exact cells are exact.
     ///
     /// # Errors
-    /// [`Error::Missing`]; [`Error::Corrupt`]; [`Error::Unsupported`] for ranges that overlap.
+    /// [`Error::Missing`]; [`Error::Unsupported`] for ranges that overlap: nothing is copied then.
+    /// [`Error::Memory`] and [`Error::Corrupt`]: some cells may be copied then.
     pub fn copy_cells(&mut self, from: Range<usize>, to: usize) -> Result<(), Error> {
         let (count, width) = (from.len(), self.config.width());
         if count == 0 || from.start == to {
             return Ok(());
         }
-        let ends = [from.end - 1, to.saturating_add(count - 1)];
-        self.check(ends.into_iter(), 0, 0)?;
-        if from.start < to + count && to < from.end {
+        let target = self.range(to, count)?;
+        self.range(from.start, count)?;
+        if from.start < target.end && to < from.end {
             return Err(Error::Unsupported { why: "cells are copied to cells that do not overlap them" });
         }
         let mut done = 0;
         while done < count {
             let (source, target) = (from.start + done, to + done);
             let len = (PAGE - source % PAGE).min(PAGE - target % PAGE).min(count - done);
+            let exact = self.exact_of(source / PAGE);
             if len == PAGE {
-                let page = Page { centres: None, ..self.pages[source / PAGE].clone() };
-                self.forget(target / PAGE);
-                if matches!(page.body, Body::Open(_)) && !self.is_exact() {
-                    self.open.push(target / PAGE);
-                }
-                self.pages[target / PAGE] = page;
+                self.share(source / PAGE, target / PAGE);
             } else {
                 let mut rows = vec![f16::ZERO; len * width];
                 let written = self.pages[source / PAGE].written;
                 self.read_rows(source..source + len, &mut rows)?;
                 for (n, row) in rows.chunks_exact(width).enumerate() {
-                    if written >> ((source + n) % PAGE) & 1 == 1 {
+                    let bit = (source + n) % PAGE;
+                    if written >> bit & 1 == 1 {
                         self.write_rows(target + n, row)?;
+                        if exact >> bit & 1 == 1 {
+                            self.mark(target + n);
+                        }
                     }
                 }
             }
             done += len;
         }
+        self.limit_shown(&in_order);
         Ok(())
+    }
+
+    /// Makes a page share the rows of another.
+    fn share(&mut self, source: usize, target: usize) {
+        let first = self.exact_of(source) & !self.fixed(target);
+        let page = Page { centres: None, first, ..self.pages[source].clone() };
+        self.forget(target);
+        self.shown.retain(|shown| *shown != target);
+        match page.body {
+            Body::Open(_) if !self.is_exact() => self.open.push(target),
+            Body::Closed(_) if first != 0 => self.shown.push(target),
+            _ => {}
+        }
+        self.pages[target] = page;
     }
 
     /// Changes written rows page by page, for example to shift their positions.
     ///
     /// `map` receives the number of the first cell, and rows from there on,
-    /// \[cells]\[heads]\[width]. A page that was closed closes again, around a new centre.
+    /// \[cells]\[heads]\[width]. A page that was closed closes again, around a new centre. Exact cells
+    /// stay exact.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Corrupt`].
+    /// [`Error::Missing`]; [`Error::Memory`] and [`Error::Corrupt`]: some pages may be mapped then.
     pub fn map_rows(
         &mut self,
         cells: Range<usize>,
@@ -399,13 +439,17 @@ impl CellPages {
                 let mut halves = vec![f16::ZERO; len * width];
                 self.read_rows(first..last, &mut halves)?;
                 let mut rows: Vec<f32> = halves.iter().map(|x| x.to_f32()).collect();
+                self.open(index)?;
                 map(first, &mut rows);
+                let page = &self.pages[index];
+                let (shown, restored) = (page.first, page.restored);
                 for (cell, row) in (first..last).zip(rows.chunks_exact(width)) {
                     if written >> (cell % PAGE) & 1 == 1 {
-                        self.write(cell, |rows, cell| page::write_row(backend, rows, dim, cell, row))?;
+                        self.write(cell, |rows, cell| page::write_row(backend, rows, dim, cell, row));
                     }
                 }
-                self.pages[index].centres = None;
+                let page = &mut self.pages[index];
+                (page.first, page.restored, page.centres) = (shown, restored, None);
                 if closed {
                     self.close(&[index], &[], &in_order);
                 }
@@ -419,6 +463,7 @@ impl CellPages {
     pub fn clear(&mut self) {
         self.pages.fill(Page::default());
         self.open.clear();
+        self.shown.clear();
         self.basis.clear();
     }
 
@@ -470,48 +515,70 @@ impl CellPages {
         }
     }
 
+    /// Checks that `count` cells from `first` on exist, and returns their range.
+    fn range(&self, first: usize, count: usize) -> Result<Range<usize>, Error> {
+        let end = first.checked_add(count).filter(|end| *end <= self.cells());
+        let missing = || {
+            let number = first.saturating_add(count.saturating_sub(1));
+            Error::Missing { what: "cell", number, count: self.cells() }
+        };
+        end.map(|end| first..end).ok_or_else(missing)
+    }
+
     /// Takes a page off the list of open ones.
     fn forget(&mut self, index: usize) {
         self.open.retain(|open| *open != index);
     }
 
-    /// Writes a cell, and makes its page the newest.
-    ///
-    /// `write` receives the rows of the page and the cell's index in it. It returns whether the row
-    /// is finite.
-    fn write(&mut self, cell: usize, write: impl FnOnce(&mut [u8], usize) -> bool) -> Result<(), Error> {
-        let (index, bit) = (cell / PAGE, 1 << (cell % PAGE));
-        if let Body::Closed(_) = self.pages[index].body {
-            self.reopen(index)?;
-            self.counts.reopened += 1;
+    /// Opens a page for [`write`](Self::write), and makes it the newest.
+    fn open(&mut self, index: usize) -> Result<(), Error> {
+        match &mut self.pages[index].body {
+            Body::Closed(_) => {
+                self.reopen(index)?;
+                self.counts.reopened += 1;
+            }
+            body @ Body::Empty => *body = Body::Open(Arc::new(page::zeros(self.config.width())?)),
+            Body::Open(rows) => {
+                if Arc::get_mut(rows).is_none() {
+                    *rows = Arc::new(page::copy(rows)?);
+                }
+            }
         }
         if self.open.last() != Some(&index) && !self.is_exact() {
             self.forget(index);
             self.open.push(index);
         }
-        let width = self.config.width();
-        let page = &mut self.pages[index];
-        if let Body::Empty = page.body {
-            page.body = Body::Open(page::zeros(width));
-        }
-        if let Body::Open(rows) = &mut page.body {
-            let finite = write(Arc::make_mut(rows), cell % PAGE);
+        Ok(())
+    }
+
+    /// Writes a cell of an open page.
+    ///
+    /// `write` receives the rows of the page and the cell's index in it. It returns whether the row
+    /// is finite.
+    fn write(&mut self, cell: usize, write: impl FnOnce(&mut [u8], usize) -> bool) {
+        let bit = 1 << (cell % PAGE);
+        let page = &mut self.pages[cell / PAGE];
+        if let Body::Open(rows) = &mut page.body
+            && let Some(rows) = Arc::get_mut(rows)
+        {
+            let finite = write(rows, cell % PAGE);
             page.wild = if finite { page.wild & !bit } else { page.wild | bit };
         }
         page.written |= bit;
         page.fresh |= bit;
+        page.first &= !bit;
+        page.restored &= !bit;
         if page.fresh == u64::MAX {
             page.centres = None;
         }
-        Ok(())
     }
 
     /// Returns the rows of a page in f16, \[head]\[cell]\[width], or `None` for an empty page.
-    fn rows_of(&self, index: usize) -> Result<Option<Arc<[u8]>>, Error> {
+    fn rows_of(&self, index: usize) -> Result<Option<Arc<Vec<u8>>>, Error> {
         match &self.pages[index].body {
             Body::Empty => Ok(None),
             Body::Open(rows) => Ok(Some(rows.clone())),
-            Body::Closed(closed) => self.decoded(closed).map(Some),
+            Body::Closed(closed) => self.decoded(closed).map(|rows| Some(Arc::new(rows))),
         }
     }
 }

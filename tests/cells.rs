@@ -3,6 +3,8 @@
 #![cfg(feature = "alloc")]
 
 mod golden;
+mod limits;
+mod sequences;
 
 use crate::common::{Random, is_thorough};
 use half::f16;
@@ -164,9 +166,9 @@ fn check_attention(sides: &[Side; 2], rows: [&[f16]; 2], random: &mut Random, to
         let mut output = vec![9.0; GROUP * queries * dims[1]];
         let mut sum = parts[0].clone();
         parts[1..].iter().for_each(|part| sum.add(&sides[1].pages, part).unwrap());
-        Partial::merge(&mut parts, &sides[1].pages, sinks, &mut output).unwrap();
+        Partial::merge(&parts, &sides[1].pages, sinks, &mut output).unwrap();
         let mut one_by_one = vec![9.0; output.len()];
-        Partial::merge(&mut [sum], &sides[1].pages, sinks, &mut one_by_one).unwrap();
+        Partial::merge(&[sum], &sides[1].pages, sinks, &mut one_by_one).unwrap();
         assert_eq!(one_by_one, output, "parts added one by one");
         for (row, (query, output)) in
             rows_of_queries.chunks_exact(dims[0]).zip(output.chunks_exact(dims[1])).enumerate()
@@ -339,7 +341,7 @@ fn every_backend_gives_the_same_bits() {
                 .attend(&sides[0].pages, &sides[1].pages, 1, &queries[..15 * 64], 0..5, &mut part)
                 .unwrap();
             let mut output = vec![0.0; 15 * 64];
-            Partial::merge(&mut [part], &sides[1].pages, &[], &mut output).unwrap();
+            Partial::merge(&[part], &sides[1].pages, &[], &mut output).unwrap();
             let bits: Vec<u32> = output.iter().map(|x| x.to_bits()).collect();
             all.push((backend.name(), sides.map(|side| side.read()), bits));
         }
@@ -358,6 +360,12 @@ fn bytes_are_those_that_were_promised() {
             let mut side = Side::new(role, codec, 128, Backend::detect());
             for first in (0..CELLS * STREAMS).step_by(64) {
                 side.set(&(first..first + 64).collect::<Vec<_>>(), &mut random);
+                // Four sequences begin at the second to the fifth page.
+                let (page, mut mask) = (first / 64, [f16::NEG_INFINITY; CELLS]);
+                if (1..5).contains(&page) {
+                    mask[first..first + 4].fill(f16::ZERO);
+                    side.pages.observe(&CellAttend::new(0, CELLS).mask(&mask, CELLS)).unwrap();
+                }
                 side.pages.settle(&[], &in_order).unwrap();
             }
             let (bytes, promised) = (side.pages.bytes(), side.pages.config().required_bytes());
@@ -377,7 +385,7 @@ fn without(cell: usize, values: &CellPages) -> [f32; 64] {
     let options = CellAttend::new(0, CELLS).mask(&mask, CELLS);
     options.attend(&keys.pages, values, 0, &[0.0; 64], 0..5, &mut part).unwrap();
     let mut output = [0.0; 64];
-    Partial::merge(&mut [part], values, &[], &mut output).unwrap();
+    Partial::merge(&[part], values, &[], &mut output).unwrap();
     output
 }
 
@@ -448,9 +456,9 @@ fn one_call_attends_to_many_pages() {
         options.attend(&sides[0], &sides[1], 0, &queries, pages, &mut part).unwrap();
         part
     };
-    let merge = |mut parts: Vec<Partial>| {
+    let merge = |parts: Vec<Partial>| {
         let mut output = vec![0.0; 64 * 128];
-        Partial::merge(&mut parts, &sides[1], &[], &mut output).unwrap();
+        Partial::merge(&parts, &sides[1], &[], &mut output).unwrap();
         output
     };
     let (whole, parts) = (merge(vec![attend(0..130)]), merge(vec![attend(0..60), attend(60..130)]));

@@ -124,6 +124,12 @@ elif options.test == "shift":
     llama.llama_memory_seq_rm(memory(made), 0, 16, 80)
     llama.llama_memory_seq_add(memory(made), 0, 80, -1, -64)
     logits = feed(made, tokens[half:], half - 64)
+elif options.test == "unified":
+    # Three sequences share a cache, and grow in turns.
+    made = context(3 * (len(tokens) + 64), 3)
+    step = options.ubatch
+    runs = [[feed(made, tokens[at : at + step], at, of) for of in range(3)] for at in range(0, len(tokens), step)]
+    logits = np.concatenate([rows for run in zip(*runs) for rows in run])
 else:
     sys.exit(f"no such test: {options.test}")
 
@@ -139,6 +145,9 @@ if options.against:
     ours, base = log_softmax(logits), log_softmax(np.load(options.against))
     divergence = (np.exp(base) * (base - ours)).sum(-1)
     same = float((base.argmax(-1) == ours.argmax(-1)).mean())
+    if options.test == "unified":
+        each = divergence.reshape(3, -1).mean(-1)
+        print(json.dumps({"sequences": each.tolist(), "unequal": float(each.max() / each.min() - 1)}))
     print(json.dumps({"kl": float(divergence.mean()), "kl_second_half": float(divergence[len(divergence) // 2 :].mean()), "same_top": same}))
 sys.stdout.flush()
 os._exit(0)  # some wheels crash when they are unloaded

@@ -4,7 +4,7 @@
 //! [`Partial::merge`] adds them in order. The result is the same bits, no matter which thread
 //! computed which part.
 
-use super::page::{Body, Closed};
+use super::page::{Body, cells_of};
 use super::{CellPages, PAGE};
 use crate::Attend;
 use crate::Error;
@@ -19,10 +19,13 @@ use crate::spec::builders;
 use alloc::vec::Vec;
 use core::ops::Range;
 use half::f16;
-use octaplex_arch::Float;
+use octaplex_arch::{Float, MAX_DIM};
 
 /// Closed pages that one call of the codec scores. More would not fit its scratch memory at all widths.
 const AT_ONCE: usize = 64;
+
+/// The bits of -∞, the mask's value for a hidden cell.
+const HIDDEN: u16 = f16::NEG_INFINITY.to_bits();
 
 /// The values that each query adds to the logits of each cell.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +40,21 @@ impl<'a> CellMask<'a> {
     /// Returns the values of a query for these cells.
     fn row(&self, query: usize, cells: Range<usize>) -> &'a [f16] {
         &self.values[query * self.stride..][cells]
+    }
+
+    /// Returns whether a query sees a cell.
+    pub(super) fn sees(&self, query: usize, cell: usize) -> bool {
+        self.values[query * self.stride + cell].to_bits() != HIDDEN
+    }
+
+    /// Returns the cells that a query sees, in order.
+    pub(super) fn visible(self, query: usize, cells: usize) -> impl Iterator<Item = usize> {
+        let pages = self.row(query, 0..cells).chunks(PAGE).enumerate();
+        let pages = pages.filter(|(_, page)| page.iter().any(|x| x.to_bits() != HIDDEN));
+        let visible = |(_, x): &(usize, &f16)| x.to_bits() != HIDDEN;
+        pages.flat_map(move |(number, page)| {
+            page.iter().enumerate().filter(visible).map(move |(cell, _)| number * PAGE + cell)
+        })
     }
 }
 
@@ -129,7 +147,6 @@ impl<'a> CellAttend<'a> {
         queries: &[f32],
         pages: &Range<usize>,
     ) -> Result<usize, Error> {
-        let refuse = |why| Err(Error::Unsupported { why });
         check_options(&Attend { scale: self.scale, soft_cap: self.soft_cap, ..Attend::default() })?;
         for side in [keys, values] {
             if head >= side.config.heads {
@@ -139,13 +156,7 @@ impl<'a> CellAttend<'a> {
                     count: side.config.heads,
                 });
             }
-            let end = self.first.saturating_add(self.cells);
-            if end > side.cells() {
-                return Err(Error::Missing { what: "cell", number: end - 1, count: side.cells() });
-            }
-        }
-        if !self.first.is_multiple_of(PAGE) || self.queries == 0 {
-            return refuse("attention begins at a multiple of 64 cells, with at least 1 query");
+            self.check_cells(side)?;
         }
         if pages.end > self.pages() || pages.start > pages.end {
             return Err(Error::Missing { what: "page", number: pages.end, count: self.pages() });
@@ -158,17 +169,22 @@ impl<'a> CellAttend<'a> {
         if !self.slopes.is_empty() {
             Error::expect_length("slopes", rows / self.queries, self.slopes.len())?;
         }
-        if let Some(mask) = self.mask {
-            let needed = (self.queries - 1).saturating_mul(mask.stride).saturating_add(self.cells);
-            if mask.stride < self.cells && self.queries > 1 || mask.values.len() < needed {
-                return Err(Error::Length {
-                    what: "values of the mask",
-                    expected: needed,
-                    actual: mask.values.len(),
-                });
-            }
-        }
         Ok(rows)
+    }
+
+    /// Checks that the cells exist, and that the mask has values for all of them and all queries.
+    pub(super) fn check_cells(&self, side: &CellPages) -> Result<(), Error> {
+        side.range(self.first, self.cells)?;
+        if !self.first.is_multiple_of(PAGE) || self.queries == 0 {
+            let why = "attention begins at a multiple of 64 cells, with at least 1 query";
+            return Err(Error::Unsupported { why });
+        }
+        let Some(CellMask { values, stride }) = self.mask else { return Ok(()) };
+        let expected = (self.queries - 1).saturating_mul(stride).saturating_add(self.cells);
+        if stride < self.cells && self.queries > 1 || values.len() < expected {
+            return Err(Error::Length { what: "values of the mask", expected, actual: values.len() });
+        }
+        Ok(())
     }
 }
 
@@ -202,43 +218,51 @@ impl Partial {
 
     /// Adds parts in order, and writes the normalised result to `output`, \[row]\[width].
     ///
-    /// All parts must be of one head and of the same queries. `sink_logits` has one value for each
-    /// row, or none. A sink logit takes weight and adds nothing. A query that sees nothing gives
-    /// zeros.
+    /// All parts must be of one head, of the same queries and of these values. `sink_logits` has one
+    /// value for each row, or none. A sink logit takes weight and adds nothing. A query that sees
+    /// nothing gives zeros. The parts stay as they are.
     ///
     /// # Errors
-    /// [`Error::Length`] if parts, output and sink logits do not fit each other.
+    /// [`Error::Length`] if parts, values, output and sink logits do not fit each other.
     pub fn merge(
-        parts: &mut [Self],
+        parts: &[Self],
         values: &CellPages,
         sink_logits: &[f32],
         output: &mut [f32],
     ) -> Result<(), Error> {
         let (backend, dim) = (values.backend, values.config.dim);
-        let Some((first, others)) = parts.split_first_mut() else {
+        let Some((first, others)) = parts.split_first() else {
             output.fill(0.0);
             return Ok(());
         };
         let rows = first.totals.len();
+        parts.iter().try_for_each(|part| part.expect_shape(rows, dim))?;
         Error::expect_length("values of the output", rows * dim, output.len())?;
         if !sink_logits.is_empty() {
             Error::expect_length("sink logits", rows, sink_logits.len())?;
         }
-        for other in &*others {
-            Error::expect_length("rows of a part", rows, other.totals.len())?;
-        }
+        let (mut coded, mut exact) = ([0.0; MAX_DIM], [0.0; MAX_DIM]);
+        let (coded, exact) = (&mut coded[..dim], &mut exact[..dim]);
         for (row, output) in output.chunks_exact_mut(dim).enumerate() {
             let of_row = row * dim..(row + 1) * dim;
-            for other in &*others {
-                first.add_row(backend, row, other);
-            }
-            let scale = first.totals[row].scale(backend, sink_logits.get(row).copied());
-            let coded = &mut first.coded[of_row.clone()];
+            coded.copy_from_slice(&first.coded[of_row.clone()]);
+            exact.copy_from_slice(&first.exact[of_row]);
+            let mut total = first.totals[row];
+            others
+                .iter()
+                .for_each(|other| other.add_to(backend, row, &mut total, [&mut *coded, &mut *exact]));
+            let scale = total.scale(backend, sink_logits.get(row).copied());
             values.codec.finish(coded);
-            let sums = coded.iter().zip(&first.exact[of_row]);
+            let sums = coded.iter().zip(&*exact);
             output.iter_mut().zip(sums).for_each(|(out, (coded, exact))| *out = (coded + exact) * scale);
         }
         Ok(())
+    }
+
+    /// Checks that the part has `rows` rows of values of width `dim`.
+    fn expect_shape(&self, rows: usize, dim: usize) -> Result<(), Error> {
+        Error::expect_length("rows of a part", rows, self.totals.len())?;
+        Error::expect_length("width of a part", dim, self.dim)
     }
 
     /// Adds a part of the same queries.
@@ -249,18 +273,21 @@ impl Partial {
     /// # Errors
     /// [`Error::Length`] for parts of different queries or widths.
     pub fn add(&mut self, values: &CellPages, other: &Self) -> Result<(), Error> {
-        Error::expect_length("rows of a part", self.totals.len(), other.totals.len())?;
-        Error::expect_length("width of a part", self.dim, other.dim)?;
-        (0..self.totals.len()).for_each(|row| self.add_row(values.backend, row, other));
+        self.expect_shape(other.totals.len(), values.config.dim)?;
+        other.expect_shape(self.totals.len(), self.dim)?;
+        for (row, total) in self.totals.iter_mut().enumerate() {
+            let of_row = row * self.dim..(row + 1) * self.dim;
+            let sums = [&mut self.coded[of_row.clone()], &mut self.exact[of_row]];
+            other.add_to(values.backend, row, total, sums);
+        }
         Ok(())
     }
 
-    /// Adds another part's row.
-    fn add_row(&mut self, backend: Kernels, row: usize, other: &Self) {
+    /// Adds a row to the total and to the coded and exact sums of the same row of another part.
+    fn add_to(&self, backend: Kernels, row: usize, total: &mut Total, [coded, exact]: [&mut [f32]; 2]) {
         let of_row = row * self.dim..(row + 1) * self.dim;
-        let coded = (&mut self.coded[of_row.clone()], &other.coded[of_row.clone()]);
-        let exact = (&mut self.exact[of_row.clone()], &other.exact[of_row]);
-        self.totals[row].add(backend, other.totals[row], [coded, exact]);
+        let sums = [(coded, &self.coded[of_row.clone()]), (exact, &self.exact[of_row])];
+        total.add(backend, self.totals[row], sums);
     }
 }
 
@@ -298,7 +325,7 @@ impl Pass<'_> {
         let rows = self.rows().min(queries);
         let visible = |row: usize| {
             let row = mask.row((self.first + row) % queries, self.cells(page));
-            row.iter().any(|x| x.to_bits() != f16::NEG_INFINITY.to_bits())
+            row.iter().any(|x| x.to_bits() != HIDDEN)
         };
         (0..rows).any(visible)
     }
@@ -382,14 +409,12 @@ impl Pass<'_> {
                 let offset = offsets[row * pages.len() + number];
                 scores.iter_mut().for_each(|score| *score += offset);
             }
-            let exact = closed(page).map_or(&[][..], |closed| exact(closed, self.head, keys.config.heads));
-            if !exact.is_empty() {
-                let count = exact.len() / (2 * dim);
-                let mut own = alloc::vec![0.0; rows * count];
-                self.score_rows(exact, &mut own);
-                for (scores, own) in scores.chunks_exact_mut(PAGE).zip(own.chunks_exact(count)) {
-                    scores[..count].copy_from_slice(own);
-                }
+            let Some(closed) = closed(page).filter(|closed| closed.cells != 0) else { continue };
+            let count = closed.cells.count_ones() as usize;
+            let mut own = alloc::vec![0.0; rows * count];
+            self.score_rows(closed.exact(self.head), &mut own);
+            for (scores, own) in scores.chunks_exact_mut(PAGE).zip(own.chunks_exact(count)) {
+                cells_of(closed.cells).zip(own).for_each(|(cell, own)| scores[cell] = *own);
             }
         }
         Ok(())
@@ -422,7 +447,7 @@ impl Pass<'_> {
             for (x, bias) in x.iter_mut().zip(mask.row(number % options.queries, cells)) {
                 match bias.to_bits() {
                     0 => {}
-                    0xfc00 => *x = f32::NEG_INFINITY,
+                    HIDDEN => *x = f32::NEG_INFINITY,
                     _ => *x += slope * bias.to_f32(),
                 }
             }
@@ -439,18 +464,16 @@ impl Pass<'_> {
             Body::Empty => {}
             Body::Open(bytes) => {
                 let bytes = &bytes[2 * self.head * PAGE * dim..][..2 * PAGE * dim];
-                self.accumulate_exact(page, bytes, weights, &mut part.exact[of_rows]);
+                self.accumulate_exact(page, u64::MAX, bytes, weights, &mut part.exact[of_rows]);
             }
             Body::Closed(closed) => {
-                let exact = exact(closed, self.head, values.config.heads);
-                let count = exact.len() / (2 * dim);
-                if count > 0 {
+                let (cells, exact) = (closed.cells, closed.exact(self.head));
+                if cells != 0 {
                     part.rows.clear();
                     for weights in weights.chunks_exact_mut(PAGE) {
-                        part.rows.extend_from_slice(&weights[..count]);
-                        weights[..count].fill(0.0);
+                        part.rows.extend(cells_of(cells).map(|cell| core::mem::take(&mut weights[cell])));
                     }
-                    self.accumulate_exact(page, exact, &part.rows, &mut part.exact[of_rows.clone()]);
+                    self.accumulate_exact(page, cells, exact, &part.rows, &mut part.exact[of_rows.clone()]);
                 }
                 let of_head = basis.part(closed, self.head);
                 let format = basis.shape.of(&values.codec, backend);
@@ -461,12 +484,11 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Adds the weighted f16 rows of a page's first cells. `weights` is \[row]\[cell].
-    fn accumulate_exact(&self, page: usize, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
+    /// Adds the weighted f16 rows of some cells of a page. `weights` is \[row]\[cell].
+    fn accumulate_exact(&self, page: usize, cells: u64, bytes: &[u8], weights: &[f32], sums: &mut [f32]) {
         let dim = self.dims.1;
-        let count = bytes.len() / (2 * dim);
-        let wild = self.values.pages[self.options.first / PAGE + page].wild;
-        if wild & (u64::MAX >> (PAGE - count)) == 0 {
+        let count = cells.count_ones() as usize;
+        if self.values.pages[self.options.first / PAGE + page].wild & cells == 0 {
             self.values.backend.accumulate_floats(Float::F16, dim, bytes, weights, sums);
             return;
         }
@@ -480,10 +502,4 @@ impl Pass<'_> {
             }
         }
     }
-}
-
-/// Returns the exact rows of a head in a closed page.
-fn exact(closed: &Closed, head: usize, heads: usize) -> &[u8] {
-    let each = closed.exact.len() / heads;
-    &closed.exact[head * each..][..each]
 }

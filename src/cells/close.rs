@@ -1,6 +1,6 @@
 //! Closes and reopens pages of cells.
 
-use super::page::{Body, Closed};
+use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
 use crate::page::{Balance, Part, PartMut, Shape, Sizes, Spread};
@@ -16,6 +16,9 @@ use octaplex_arch::{Float, MAX_DIM};
 /// Deviations from page means that are enough to decide the balance. One full page has more, with up
 /// to 15 sinks.
 const DEVIATIONS: usize = 3 * PAGE / 4;
+
+/// The largest f16.
+const MAX_F16: f32 = 65504.0;
 
 /// What keys pass through before they are coded: the page format, the balance, and the prefix
 /// centre.
@@ -104,23 +107,16 @@ impl Basis {
     }
 }
 
-/// Returns the cells that decide a page's centre and are coded, a bit each: those written, without
-/// the exact ones.
-fn coded(written: u64, exact: usize) -> u64 {
-    written & u64::MAX.checked_shl(exact as u32).unwrap_or(0)
-}
-
 impl CellPages {
-    /// Returns how many cells of a page stay exact.
-    fn exact_of(&self, index: usize) -> usize {
-        let first = (index * PAGE).is_multiple_of(self.config.cells);
-        if first { self.config.sinks } else { 0 }
+    /// Returns the cells that decide a page's centre and are coded: those written, without the exact
+    /// ones.
+    fn coded(&self, index: usize) -> u64 {
+        self.pages[index].written & !self.exact_of(index)
     }
 
-    /// Returns the cells of an open page that decide the balance, a bit each: those that are coded
-    /// and finite.
+    /// Returns the cells of an open page that decide the balance: those that are coded and finite.
     fn sample_of(&self, index: usize) -> u64 {
-        coded(self.pages[index].written, self.exact_of(index)) & !self.pages[index].wild
+        self.coded(index) & !self.pages[index].wild
     }
 
     /// Returns whether there are enough rows to decide the balance.
@@ -133,50 +129,61 @@ impl CellPages {
     }
 
     /// Closes pages. A page that its codec refuses stays open, and exact.
+    ///
+    /// If there are then too many exact rows, the pages whose first cells no query saw for the longest
+    /// time give up theirs.
     pub(super) fn close(&mut self, pages: &[usize], queries: &[f32], tasks: &Tasks) {
         if self.basis.is_undecided() {
             self.decide(queries);
         }
+        self.close_decided(pages, tasks);
+        self.limit_shown(tasks);
+    }
+
+    pub(super) fn close_decided(&mut self, pages: &[usize], tasks: &Tasks) {
         let heads = self.config.heads;
         let results = ArrayQueue::new((pages.len() * heads).max(1));
         let this = &*self;
         tasks(pages.len() * heads, &|task: usize| {
             let _ = results.push((task, this.encode_head(pages[task / heads], task % heads)));
         });
-        let mut parts: Vec<_> = core::iter::from_fn(|| results.pop()).collect();
-        parts.sort_by_key(|(task, _)| *task);
+        let mut parts: Vec<Option<Vec<u8>>> = vec![None; pages.len() * heads];
+        core::iter::from_fn(|| results.pop()).for_each(|(task, part)| parts[task] = part.ok());
         for (&index, parts) in pages.iter().zip(parts.chunks(heads)) {
             self.forget(index);
-            let exact = self.exact_rows(index);
-            let lead = self.basis.shape.lead();
-            let mut closed = Closed { parts: vec![0; lead], ends: Vec::with_capacity(heads), exact };
-            let encoded = parts.iter().filter_map(|(_, part)| part.as_ref().ok());
-            for part in encoded {
-                closed.parts.extend(part);
-                closed.ends.push(closed.parts.len() as u32);
-            }
-            let page = &mut self.pages[index];
-            if closed.ends.len() == heads {
-                closed.parts.shrink_to_fit();
-                (page.body, page.centres, page.fresh) = (Body::Closed(Arc::new(closed)), None, 0);
+            if let Ok(closed) = self.closed(index, parts) {
+                let page = &mut self.pages[index];
+                (page.body, page.centres) = (Body::Closed(Arc::new(closed)), None);
+                (page.fresh, page.restored) = (0, 0);
+                if page.first != 0 {
+                    self.shown.push(index);
+                }
                 self.counts.closed += 1;
             } else {
-                // A row is too large for the codec, or not finite. Keep the page exact.
+                // A row is too large for the codec, or not finite, or memory is short. Keep the page exact.
                 self.counts.refused += 1;
             }
         }
     }
 
-    /// Returns the rows of the first cells, \[head]\[cell]\[width].
-    fn exact_rows(&self, index: usize) -> Vec<u8> {
-        let (exact, dim) = (self.exact_of(index), self.config.dim);
-        match &self.pages[index].body {
-            Body::Open(rows) => {
-                let heads = rows.chunks_exact(2 * PAGE * dim);
-                heads.flat_map(|head| head[..2 * exact * dim].iter().copied()).collect()
-            }
-            _ => Vec::new(),
+    /// Puts a closed page together: the parts of its heads, and its exact rows.
+    fn closed(&self, index: usize, parts: &[Option<Vec<u8>>]) -> Result<Closed, Error> {
+        let (mut all, mut ends, mut exact) = (Vec::new(), Vec::with_capacity(parts.len()), Vec::new());
+        let (lead, cells, dim) = (self.basis.shape.lead(), self.exact_of(index), self.config.dim);
+        let len = parts.iter().flatten().map(Vec::len).sum::<usize>();
+        page::reserve(&mut all, "a closed page of cells", lead + len)?;
+        all.resize(lead, 0);
+        for part in parts {
+            all.extend(part.as_ref().ok_or(Error::Overflow)?);
+            ends.push(all.len() as u32);
         }
+        let Body::Open(rows) = &self.pages[index].body else { return Err(Error::Empty) };
+        let count = cells.count_ones() as usize * self.config.width();
+        page::reserve(&mut exact, "exact rows of a page of cells", 2 * count)?;
+        for head in rows.chunks_exact(2 * PAGE * dim) {
+            cells_of(cells).for_each(|cell| exact.extend(&head[2 * cell * dim..][..2 * dim]));
+        }
+        Ok(Closed { parts: all, ends, cells, exact })
     }
 
     /// Decodes a head's rows of an open page. Cells that are not coded get the mean of the others,
@@ -185,7 +192,7 @@ impl CellPages {
         let (dim, page) = (self.config.dim, &self.pages[index]);
         let Body::Open(bytes) = &page.body else { return };
         self.backend.decode_floats(Float::F16, &bytes[2 * head * PAGE * dim..][..2 * PAGE * dim], rows);
-        let coded = coded(page.written, self.exact_of(index));
+        let coded = self.coded(index);
         let mut mean = [0.0f32; MAX_DIM];
         let mean = &mut mean[..dim];
         for (cell, row) in rows.chunks_exact(dim).enumerate() {
@@ -253,6 +260,10 @@ impl CellPages {
     fn encode_head(&self, index: usize, head: usize) -> Result<Vec<u8>, Error> {
         let (basis, dim, page) = (&self.basis, self.config.dim, &self.pages[index]);
         let format = basis.shape.of(&self.codec, self.backend);
+        let coded = self.coded(index);
+        if let Some(index) = cells_of(coded & page.wild).next() {
+            return Err(Error::NonFinite { index });
+        }
         let mut rows = vec![0.0; PAGE * dim];
         self.gather(index, head, &mut rows);
         basis.with_balance(self.backend, head, |balance| basis.balance.apply(&mut rows, balance));
@@ -274,7 +285,6 @@ impl CellPages {
                 subtract(&mut rows, centre);
             }
         }
-        let coded = coded(page.written, self.exact_of(index));
         let missing = rows.chunks_exact_mut(dim).enumerate().filter(|(cell, _)| coded >> cell & 1 == 0);
         missing.for_each(|(_, row)| row.fill(0.0));
         let mut out = PartMut { rows: of_rows, centre: of_centre, norms: of_norms };
@@ -286,25 +296,28 @@ impl CellPages {
     /// Reopens a closed page. Its rows become those that it decodes to, in f16.
     pub(super) fn reopen(&mut self, index: usize) -> Result<(), Error> {
         let Body::Closed(closed) = &self.pages[index].body else { return Ok(()) };
-        let (rows, basis) = (self.decoded(closed)?, &self.basis);
+        let (rows, basis) = (Arc::new(self.decoded(closed)?), &self.basis);
         let centres = (0..self.config.heads).flat_map(|head| basis.part(closed, head).centre);
         let centres = (basis.centre > 0).then(|| centres.copied().collect());
         let page = &mut self.pages[index];
         (page.body, page.centres, page.fresh) = (Body::Open(rows), centres, 0);
+        self.shown.retain(|shown| *shown != index);
         Ok(())
     }
 
     /// Returns the rows of a closed page in f16, \[head]\[cell]\[width].
-    pub(super) fn decoded(&self, closed: &Closed) -> Result<Arc<[u8]>, Error> {
-        let (dim, heads) = (self.config.dim, self.config.heads);
-        let mut all = page::zeros(self.config.width());
-        let bytes = Arc::make_mut(&mut all);
+    pub(super) fn decoded(&self, closed: &Closed) -> Result<Vec<u8>, Error> {
+        let dim = self.config.dim;
+        let mut all = page::zeros(self.config.width())?;
         let mut rows = vec![0.0; PAGE * dim];
-        let exact = closed.exact.len() / heads;
-        for (head, bytes) in bytes.chunks_exact_mut(2 * PAGE * dim).enumerate() {
+        for (head, bytes) in all.chunks_exact_mut(2 * PAGE * dim).enumerate() {
             self.decode_head(closed, head, &mut rows)?;
+            // Errors of the codec may lead a large value beyond f16.
+            rows.iter_mut().for_each(|x| *x = x.clamp(-MAX_F16, MAX_F16));
             self.backend.encode_floats(Float::F16, &rows, bytes);
-            bytes[..exact].copy_from_slice(&closed.exact[head * exact..][..exact]);
+            for (cell, row) in cells_of(closed.cells).zip(closed.exact(head).chunks_exact(2 * dim)) {
+                bytes[2 * cell * dim..][..2 * dim].copy_from_slice(row);
+            }
         }
         Ok(all)
     }

@@ -1,8 +1,8 @@
 //! Pages of cells as they are stored: empty, f16 rows, or coded.
 
 use super::PAGE;
+use crate::Error;
 use alloc::sync::Arc;
-use alloc::vec;
 use alloc::vec::Vec;
 use octaplex_arch::{Backend as Kernels, Float};
 
@@ -15,6 +15,11 @@ pub(super) struct Page {
     pub(super) fresh: u64,
     /// Cells whose row has an infinity or a NaN. A weight of 0 does not remove these from a sum.
     pub(super) wild: u64,
+    /// Cells that a mask showed to be the first of a sequence. They stay exact when the page closes.
+    pub(super) first: u64,
+    /// Cells whose row came from `write_rows` since the page was last opened. The queries that
+    /// would show which of them are first came before.
+    pub(super) restored: u64,
     pub(super) body: Body,
     /// The centres of a reopened page, one a head. The page closes around them again, so that rows
     /// that nobody rewrote get the codes they had.
@@ -27,7 +32,7 @@ pub(super) enum Body {
     #[default]
     Empty,
     /// f16 rows, \[head]\[cell]\[width].
-    Open(Arc<[u8]>),
+    Open(Arc<Vec<u8>>),
     Closed(Arc<Closed>),
 }
 
@@ -49,7 +54,9 @@ pub(super) struct Closed {
     pub(super) parts: Vec<u8>,
     /// Where each head ends in `parts`.
     pub(super) ends: Vec<u32>,
-    /// The exact rows of the first cells in f16, \[head]\[cell]\[width].
+    /// Cells that are exact, a bit each.
+    pub(super) cells: u64,
+    /// Their rows in f16, \[head]\[cell]\[width].
     pub(super) exact: Vec<u8>,
 }
 
@@ -63,14 +70,51 @@ impl Closed {
         let start = head.checked_sub(1).map_or(lead, |before| self.ends[before] as usize);
         &self.parts[start - lead..self.ends[head] as usize]
     }
+
+    /// Returns the exact rows of a head.
+    pub(super) fn exact(&self, head: usize) -> &[u8] {
+        let each = self.exact.len() / self.ends.len();
+        &self.exact[head * each..][..each]
+    }
+}
+
+/// Returns the cells of a mask, in order.
+pub(super) fn cells_of(mask: u64) -> impl Iterator<Item = usize> {
+    (0..PAGE).filter(move |cell| mask >> cell & 1 == 1)
 }
 
 /// The bits of infinity in f16. Larger magnitudes are NaN.
 const INFINITY: u32 = 0x7c00;
 
 /// Creates the rows of an open page, all zero.
-pub(super) fn zeros(width: usize) -> Arc<[u8]> {
-    Arc::from(vec![0; 2 * PAGE * width])
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(super) fn zeros(width: usize) -> Result<Vec<u8>, Error> {
+    let (mut rows, bytes) = (Vec::new(), width.saturating_mul(2 * PAGE));
+    reserve(&mut rows, "a page of cells", bytes)?;
+    rows.resize(bytes, 0);
+    Ok(rows)
+}
+
+/// Copies the rows of an open page.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(super) fn copy(from: &[u8]) -> Result<Vec<u8>, Error> {
+    let mut rows = Vec::new();
+    reserve(&mut rows, "a page of cells", from.len())?;
+    rows.extend_from_slice(from);
+    Ok(rows)
+}
+
+/// Reserves memory for exactly `count` values.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(super) fn reserve<T>(values: &mut Vec<T>, what: &'static str, count: usize) -> Result<(), Error> {
+    let bytes = count.saturating_mul(size_of::<T>());
+    values.try_reserve_exact(count).map_err(|_| Error::Memory { what, bytes })
 }
 
 /// Writes one row of all heads into an open page. Returns whether all of its values are finite in

@@ -92,7 +92,7 @@ impl Case {
                 options.attend(&self.sides[0], &self.sides[1], stream, &queries, pages, part).unwrap();
             }
             let mut rows = vec![0.0; queries.len()];
-            Partial::merge(&mut parts, &self.sides[1], &[], &mut rows).unwrap();
+            Partial::merge(&parts, &self.sides[1], &[], &mut rows).unwrap();
             output.extend(rows);
         }
         writeln!(self.text, " {:016x}", fnv(output.iter().flat_map(|x| x.to_le_bytes()))).unwrap();

@@ -184,6 +184,12 @@ fn try_attend(instance: &Instance, op: &Tensor) -> Result<(), String> {
     };
     let call = Call::new(op, [queries, keys, values], key_store)?;
     call.run(instance, key_pages, value_pages).map_err(|why| why.to_string())?;
+    for stream in 0..call.streams {
+        let options = call.options(stream, 0..call.count);
+        for pages in [&mut *key_pages, &mut *value_pages] {
+            pages.observe(&options).map_err(|why| why.to_string())?;
+        }
+    }
     let tasks = |count: usize, task: &(dyn Fn(usize) + Sync)| instance.team.run(count, task);
     let sample =
         if key_pages.is_unsettled() && key_pages.wants_queries() { call.sample() } else { Vec::new() };
@@ -290,11 +296,11 @@ impl<'a> Call<'a> {
             instance.team.run(units * parts, &|task| {
                 check(self.attend_part(keys, values, task / parts, task % parts, &mut lock(&results[task])));
             });
-            let mut results: Vec<Partial> = results
+            let results: Vec<Partial> = results
                 .into_iter()
                 .map(|part| part.into_inner().unwrap_or_else(PoisonError::into_inner))
                 .collect();
-            for (unit, parts) in results.chunks_exact_mut(parts).enumerate() {
+            for (unit, parts) in results.chunks_exact(parts).enumerate() {
                 check(self.merge(values, unit, parts));
             }
         }
@@ -315,7 +321,7 @@ impl<'a> Call<'a> {
             self.attend_part(keys, values, unit, part, &mut next)?;
             sum.add(values, &next)?;
         }
-        self.merge(values, unit, core::slice::from_mut(&mut sum))
+        self.merge(values, unit, core::slice::from_ref(&sum))
     }
 
     /// Returns a unit's stream, key/value head and queries.
@@ -324,6 +330,21 @@ impl<'a> Call<'a> {
         let first = unit % blocks * self.block;
         let (head, stream) = (unit / blocks % self.heads, unit / blocks / self.heads);
         (stream, head, first..self.count.min(first + self.block))
+    }
+
+    /// Returns what some queries of a stream see, and how.
+    fn options(&self, stream: usize, queries: Range<usize>) -> CellAttend<'_> {
+        let mut options =
+            CellAttend::new(self.firsts[stream], self.cells).queries(queries.len()).scale(self.scale);
+        options.soft_cap = self.soft_cap;
+        let Some(mask) = self.mask else { return options };
+        let stream = stream % size(mask, 3).max(1);
+        let (stride, first) = (mask.nb[1] / 2, queries.start * mask.nb[1] + stream * mask.nb[3]);
+        let len = (queries.len() - 1) * stride + self.cells;
+        // SAFETY: the mask is f16 in the host's memory, with a row for each query, as long as there are cells.
+        let values =
+            unsafe { core::slice::from_raw_parts(mask.data.cast::<u8>().add(first).cast::<f16>(), len) };
+        options.mask(values, stride)
     }
 
     fn attend_part(
@@ -335,18 +356,7 @@ impl<'a> Call<'a> {
         result: &mut Partial,
     ) -> Result<(), Error> {
         let (stream, head, queries) = self.unit(unit);
-        let mut options =
-            CellAttend::new(self.firsts[stream], self.cells).queries(queries.len()).scale(self.scale);
-        options.soft_cap = self.soft_cap;
-        if let Some(mask) = self.mask {
-            let stream = stream % size(mask, 3).max(1);
-            let (stride, first) = (mask.nb[1] / 2, queries.start * mask.nb[1] + stream * mask.nb[3]);
-            let len = (queries.len() - 1) * stride + self.cells;
-            // SAFETY: the mask is f16 in the host's memory, with a row for each query, as long as there are cells.
-            let values =
-                unsafe { core::slice::from_raw_parts(mask.data.cast::<u8>().add(first).cast::<f16>(), len) };
-            options = options.mask(values, stride);
-        }
+        let mut options = self.options(stream, queries.clone());
         if !self.slopes.is_empty() {
             options = options.slopes(&self.slopes[head * self.group..][..self.group]);
         }
@@ -356,7 +366,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds up the parts of a unit into the host's result, \[streams]\[queries]\[query heads]\[width].
-    fn merge(&self, values: &CellPages, unit: usize, parts: &mut [Partial]) -> Result<(), Error> {
+    fn merge(&self, values: &CellPages, unit: usize, parts: &[Partial]) -> Result<(), Error> {
         let (stream, head, queries) = self.unit(unit);
         let dim = self.value_dim;
         let of_row = |row: usize| self.sinks.get(head * self.group + row / queries.len()).copied();

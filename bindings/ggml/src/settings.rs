@@ -25,7 +25,7 @@ pub(crate) struct Settings {
     bits: Option<f64>,
     /// The codecs that a profile chooses for the bits.
     profile: Option<Solved>,
-    /// First cells of a stream, which stay exact.
+    /// First tokens of a sequence, which stay exact.
     pub(crate) sinks: usize,
     /// At least this many of the newest tokens stay exact.
     window: usize,
