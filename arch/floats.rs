@@ -92,21 +92,22 @@ pub(crate) fn row_scale(row: &[u8]) -> f32 {
 }
 
 /// Converts the bits of an f16 to f32, with operations that every instruction set vectorises.
-/// Infinities and NaN become finite numbers of magnitude 65536 and more.
 ///
 /// ```text
 /// f16    s eeeee mmmmmmmmmm
 /// f32    s 000eeeee mmmmmmmmmm0000000000000      shifted left by 13, the sign set apart
 /// ```
 ///
-/// One exact multiplication by 2¹¹² then repairs the exponent, and normalises subnormals.
+/// One exact multiplication by 2¹¹² then repairs the exponent, and normalises subnormals. Infinities
+/// and NaN, whose exponent is all ones, get the exponent of all ones of an f32.
 #[inline(always)]
 #[must_use]
 pub fn f16_to_f32(bits: u16) -> f32 {
     const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let value = f32::from_bits(magnitude) * TWO_112;
-    f32::from_bits(value.to_bits() | (u32::from(bits & 0x8000) << 16))
+    let ones = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(value.to_bits() | ones | (u32::from(bits & 0x8000) << 16))
 }
 
 /// Reads little-endian floats.

@@ -134,10 +134,7 @@ impl<'a> Rows<'a> {
             });
         }
         for (out, half) in out[..count].iter_mut().zip(halves) {
-            // Keep exponents of all ones, so that scores are not finite, as
-            // `Backend::codes_tell_scales` promises.
-            let ones = if half & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
-            *out = f32::from_bits(f16_to_f32(half).to_bits() | ones);
+            *out = f16_to_f32(half);
         }
     }
 

@@ -109,7 +109,7 @@ impl Backend {
         )
     }
 
-    /// Reads little-endian floats. Finite ones are exact, others give unspecified values.
+    /// Reads little-endian floats exactly. A NaN gives a NaN whose other bits are unspecified.
     ///
     /// # Panics
     /// If `bytes` does not have as many floats as `out`.

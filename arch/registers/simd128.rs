@@ -156,6 +156,8 @@ impl Integers for Simd128 {
             // The same operations as in `f16_to_f32`.
             let magnitude = u32x4_shl(v128_and(bits, u32x4_splat(0x7fff)), 13);
             let value = f32x4_mul(magnitude, f32x4_splat(f32::from_bits((112 + 127) << 23)));
+            let ones = u32x4_ge(magnitude, u32x4_splat(0x7c00 << 13));
+            let value = v128_or(value, v128_and(ones, u32x4_splat(0x7f80_0000)));
             store(out, v128_or(value, u32x4_shl(v128_and(bits, u32x4_splat(0x8000)), 16)));
         }
         scales

@@ -102,7 +102,7 @@ impl Outliers {
         }
         let mut corrupt = None;
         page.for_each(|row, _, values| {
-            if corrupt.is_none() && values.iter().any(|x| x.abs() >= 65536.0) {
+            if corrupt.is_none() && values.iter().any(|x| !x.is_finite()) {
                 corrupt = Some(row);
             }
         });
@@ -266,8 +266,7 @@ pub(crate) trait Chunked: Codec {
 }
 
 impl Page<'_> {
-    /// Calls `f` with the row, the chunk and the values of each outlier, in order. Infinities and NaN
-    /// become magnitudes of 65536 and more.
+    /// Calls `f` with the row, the chunk and the values of each outlier, in order.
     pub(crate) fn for_each(&self, mut f: impl FnMut(usize, usize, [f32; 4])) {
         self.for_each_exactly(|row, chunk, halves| f(row, chunk, halves.map(f16_to_f32)));
     }

@@ -476,15 +476,23 @@ fn decode_floats(backends: &[Backend]) -> Outcome {
             })?;
         }
     }
-    // Every finite value of both short formats.
-    for (format, exponent) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
-        let all: Buffer<u8> = (0..=u16::MAX)
-            .filter(|bits| bits & exponent != exponent)
-            .flat_map(|bits| bits.to_le_bytes())
-            .collect();
+    // Every value of both short formats, subnormals and infinities included.
+    for (format, infinity) in [(Float::F16, 0x7c00), (Float::Bf16, 0x7f80)] {
+        let is_nan = |bits: &u16| bits & 0x7fff > infinity;
+        let bytes = |bits: u16| bits.to_le_bytes();
+        let all: Buffer<u8> = (0..=u16::MAX).filter(|bits| !is_nan(bits)).flat_map(bytes).collect();
         same_outputs(backends, format_args!("all of {format:?}"), all.len() / 2, |backend, out| {
             backend.decode_floats(format, &all, out);
         })?;
+        let nans: Buffer<u8> = (0..=u16::MAX).filter(is_nan).flat_map(bytes).collect();
+        let mut out = vec![0.0; nans.len() / 2];
+        for backend in backends {
+            out.fill(0.0);
+            backend.decode_floats(format, &nans, &mut out);
+            if let Some(n) = out.iter().position(|x| !x.is_nan()) {
+                return Err(format!("NaN {n} of {format:?} is {} on {}", out[n], backend.name()));
+            }
+        }
     }
     Ok(())
 }
