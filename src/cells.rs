@@ -191,6 +191,8 @@ impl CellConfig {
 /// Partial::merge(&[part], &values, &[], &mut output)?;
 /// assert!((output[0] - 0.5).abs() < 1e-6);
 ///
+/// keys.observe(&options)?; // what the query sees are the first cells of a sequence: they stay exact
+/// values.observe(&options)?;
 /// keys.settle(&[], &in_order)?; // closes pages beyond those that stay open
 /// values.settle(&[], &in_order)?;
 /// # Ok::<(), Error>(())
