@@ -18,6 +18,7 @@ mod vectors;
 use crate::buffer::Buffer;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 pub(crate) use constants::CONSTANTS;
 use core::fmt::Arguments;
@@ -506,6 +507,21 @@ fn encode_floats(backends: &[Backend]) -> Outcome {
                 same_outputs(backends, case, n * format.bytes(), |backend, bytes| {
                     backend.encode_floats(format, &x, bytes);
                 })?;
+            }
+        }
+        // Infinities, what rounds to one, what ends up subnormal, and NaN.
+        let x = [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 65519.9, -65520.0, 6e-8, 2.9e-8, 1e-40, -0.0];
+        let x: Vec<f32> = x.iter().copied().cycle().take(61).collect();
+        let case = format_args!("extremes to {format:?}");
+        same_outputs(backends, case, x.len() * format.bytes(), |backend, bytes| {
+            backend.encode_floats(format, &x, bytes);
+        })?;
+        for backend in backends {
+            let (mut bytes, mut back) = (vec![0; 37 * format.bytes()], [0.0; 37]);
+            backend.encode_floats(format, &[f32::NAN; 37], &mut bytes);
+            backend.decode_floats(format, &bytes, &mut back);
+            if !back.iter().all(|x| x.is_nan()) {
+                return Err(format!("NaN to {format:?} is none on {}", backend.name()));
             }
         }
         // Around every finite value of the short formats: on it, on the tie above it, and one step
