@@ -106,7 +106,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     const TWO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let value = f32::from_bits(magnitude) * TWO_112;
-    let ones = if bits & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    // A signed comparison of words: SSE2 has no other.
+    let ones = if magnitude as i32 >= 0x7c00 << 13 { 0x7f80_0000 } else { 0 };
     f32::from_bits(value.to_bits() | ones | (u32::from(bits & 0x8000) << 16))
 }
 
