@@ -168,6 +168,16 @@ for version in "${nodes[@]}"; do
   near "$version" 1000 256 # pages close behind a batch, and the host's next batch follows
 done
 
+say "node-llama-cpp ${nodes[0]}, which has no OpenMP, with two threads that last"
+gcc -O1 -shared -fPIC ci/llama/threads.c -o "$target/threads.so" -ldl
+created() { sed -n 's/^threads created: //p' "$target/log"; }
+(export THREADS=2 LD_PRELOAD=$target/threads.so; node "${nodes[0]}" "$target/base.json" 320 16)
+without=$(created)
+(export THREADS=2 LD_PRELOAD=$target/threads.so GGML_BACKEND_PATH=$library "${exact[@]}"; node "${nodes[0]}" "$target/out.json" 320 16)
+"$python" ci/llama/near.py "$target/base.json" "$target/out.json" 1e-4
+echo "   threads created: $(created), and $without without octaplex"
+(($(created) <= without)) # one for each graph there, and here no more than Node's own and the pool's
+
 say "llama-server, as xllamacpp has it: a shared prefix, two slots, a draft model"
 serve() { # serve OUT NAME=VALUE... -- ARGUMENT...: runs a server, and writes its answers to OUT
   local out=$target/$1 settings=()

@@ -1,6 +1,8 @@
 // Probabilities of a prebuilt llama.cpp (the npm package node-llama-cpp), with whatever cache the environment says.
 //
 // usage: node node.mjs MODEL TEXT|- OUT.json [TOKENS [BATCH]]
+//
+// THREADS is the number of llama.cpp's threads, 1 by default.
 import { readFileSync, writeFileSync } from "node:fs";
 import { getLlama, LlamaLogLevel } from "node-llama-cpp";
 
@@ -11,7 +13,7 @@ const llama = await getLlama({
     build: "never",
     skipDownload: true,
     progressLogs: false,
-    maxThreads: 1,
+    maxThreads: Number(process.env.THREADS ?? 1),
     logLevel: LlamaLogLevel.debug,
     logger: (level, message) => wanted.test(message) && console.error(message.trim())
 });
