@@ -118,7 +118,7 @@ pub trait Codec: Send + Sync {
     /// Returns the largest number of bytes that a page of `tokens` vectors takes. A page of most
     /// codecs always takes exactly this many.
     fn page_bytes_max(&self, tokens: usize) -> usize {
-        tokens * self.block_bytes()
+        tokens.saturating_mul(self.block_bytes())
     }
 
     /// Encodes rows into the front of `page` and returns the number of bytes used. `page` must have

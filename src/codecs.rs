@@ -380,7 +380,7 @@ impl CodecSpec {
             _ => false,
         };
         let outliers = if has_outliers { outliers::bytes_max(dim.div_ceil(4), tokens) } else { 0 };
-        tokens * self.block_bytes(dim) + outliers
+        tokens.saturating_mul(self.block_bytes(dim)).saturating_add(outliers)
     }
 
     /// Returns the largest number of bytes of a codec of this spec: its type, and matrices, sets and books on the heap.

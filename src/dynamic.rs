@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::codec::{Codec, at_row, count_rows};
-use alloc::{vec, vec::Vec};
+use alloc::vec::Vec;
 
 /// The number of rows in a page that `encode_rows` writes.
 const PAGE: usize = 64;
@@ -27,12 +27,12 @@ impl dyn Codec + '_ {
     /// append a list to each page.
     ///
     /// # Errors
-    /// As [`encode_page`](Codec::encode_page).
+    /// As [`encode_page`](Codec::encode_page), and [`Error::Memory`].
     pub fn encode_rows(&self, rows: &[f32]) -> Result<Vec<u8>, Error> {
         let dim = self.dim();
         let count = count_rows(rows, dim)?;
         let page_bytes = self.page_bytes_max(PAGE);
-        let mut blocks = vec![0; count / PAGE * page_bytes + self.page_bytes_max(count % PAGE)];
+        let mut blocks = zeros("blocks", count / PAGE * page_bytes + self.page_bytes_max(count % PAGE))?;
         let encode = |(page, (rows, blocks)): (usize, (&[f32], &mut [u8]))| {
             self.encode_page(rows, blocks).map_err(|error| at_row(error, page * PAGE, dim))
         };
@@ -79,12 +79,15 @@ impl dyn Codec + '_ {
     /// Decodes pages from `encode_rows` into rows.
     ///
     /// # Errors
-    /// As [`decode`](Codec::decode).
+    /// As [`decode`](Codec::decode), and [`Error::Memory`].
     pub fn decode_rows(&self, blocks: &[u8]) -> Result<Vec<f32>, Error> {
         let (dim, mut rows) = (self.dim(), Vec::new());
         for (start, page) in self.split_pages(blocks)? {
             let from = rows.len();
-            rows.resize(from + page.0 * dim, 0.0);
+            let values = page.0.saturating_mul(dim);
+            let bytes = rows.len().saturating_add(values).saturating_mul(size_of::<f32>());
+            rows.try_reserve(values).map_err(|_| Error::Memory { what: "rows", bytes })?;
+            rows.resize(from + values, 0.0);
             let decoded = self.decode_page(&blocks[start..][..page.1], &mut rows[from..]);
             decoded.map_err(|error| after(error, from / dim))?;
         }
@@ -94,18 +97,19 @@ impl dyn Codec + '_ {
     /// Scores every row of `queries` with every block, laid out \[query]\[block].
     ///
     /// # Errors
-    /// As [`prepare_query`](Codec::prepare_query) and [`score`](Codec::score).
+    /// As [`prepare_query`](Codec::prepare_query) and [`score`](Codec::score), and
+    /// [`Error::Memory`].
     pub fn score_rows(&self, queries: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
         let (dim, len) = (self.dim(), self.query_len());
         let rows = count_rows(queries, dim)?;
-        let mut words = vec![0.0; rows * len];
+        let mut words = zeros("queries", rows.saturating_mul(len))?;
         for (row, (q, words)) in queries.chunks_exact(dim).zip(words.chunks_exact_mut(len)).enumerate() {
             self.prepare_query(q, words).map_err(|error| at_row(error, row, dim))?;
         }
         let queries: Vec<&[f32]> = words.chunks_exact(len).collect();
         let pages = self.split_pages(blocks)?;
         let count: usize = pages.iter().map(|(_, page)| page.0).sum();
-        let mut scores = vec![0.0; rows * count];
+        let mut scores = zeros("scores", rows.saturating_mul(count))?;
         if let [(_, (_, bytes))] = pages[..] {
             self.score(&queries, &blocks[..bytes], &mut scores)?;
             return Ok(scores);
@@ -128,7 +132,7 @@ impl dyn Codec + '_ {
     /// Weights are laid out \[output]\[block].
     ///
     /// # Errors
-    /// As [`accumulate`](Codec::accumulate).
+    /// As [`accumulate`](Codec::accumulate), and [`Error::Memory`].
     pub fn attend_rows(&self, weights: &[f32], blocks: &[u8]) -> Result<Vec<f32>, Error> {
         let pages = self.split_pages(blocks)?;
         let count: usize = pages.iter().map(|(_, page)| page.0).sum();
@@ -137,7 +141,7 @@ impl dyn Codec + '_ {
             weights.len() / count.max(1) * count,
             weights.len(),
         )?;
-        let mut outputs = vec![0.0; weights.len() / count.max(1) * self.dim()];
+        let mut outputs = zeros("outputs", (weights.len() / count.max(1)).saturating_mul(self.dim()))?;
         let (mut from, mut part) = (0, Vec::new());
         for (start, (rows, bytes)) in pages {
             part.clear();
@@ -165,6 +169,15 @@ impl dyn Codec + '_ {
         }
         Ok(pages)
     }
+}
+
+/// Allocates `count` zeros.
+fn zeros<T: Copy + Default>(what: &'static str, count: usize) -> Result<Vec<T>, Error> {
+    let mut zeros = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    zeros.try_reserve_exact(count).map_err(|_| Error::Memory { what, bytes })?;
+    zeros.resize(count, T::default());
+    Ok(zeros)
 }
 
 /// Adds the number of rows in earlier pages to the block number of an error.

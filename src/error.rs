@@ -138,6 +138,10 @@ pub enum Error {
         needed: usize,
     },
     /// The machine has too little memory.
+    ///
+    /// Memory that grows with the input is checked before it is used: pages, exact tokens, scratch memory, snapshots,
+    /// chunks, blocks. The program ends without an error in two cases. Another thread takes the memory between the
+    /// check and the use, or there is none even for a codec or for counters.
     Memory {
         /// What the memory is for.
         what: &'static str,

@@ -29,7 +29,9 @@ mod lean;
 mod norms;
 mod shape;
 
-pub(crate) use balance::{Balance, Spread, add_floats, divide, read_balance, store_mean, subtract};
+pub(crate) use balance::{
+    Balance, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
+};
 pub(crate) use blocks::score_floats;
 pub(crate) use norms::MAX_TOKENS;
 #[cfg(feature = "gpu")]

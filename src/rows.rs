@@ -262,6 +262,22 @@ impl Grid<'_> {
         self.place.tokens
     }
 
+    /// Checks that the floats are at least as many as the tokens of a head.
+    ///
+    /// A stride of 0 could claim any number of tokens, and each of them takes time.
+    ///
+    /// # Errors
+    /// [`Error::Length`] if there are fewer floats.
+    pub(crate) fn check_count(&self, what: &'static str) -> Result<(), Error> {
+        let (expected, actual) = (self.place.tokens, self.floats.len());
+        let what = match what {
+            "keys" => "values of strided keys, at least one a token",
+            "values" => "values of strided values, at least one a token",
+            _ => "values of strided queries, at least one a query",
+        };
+        if expected > actual { Err(Error::Length { what, expected, actual }) } else { Ok(()) }
+    }
+
     /// Returns a row if it is f32.
     pub(crate) fn f32_row(&self, head: usize, token: usize) -> Option<&[f32]> {
         match self.floats {
@@ -275,7 +291,8 @@ impl Grid<'_> {
     /// The index counts values in the order \[heads]\[tokens]\[width].
     pub(crate) fn first_unfit(&self) -> Option<(usize, bool)> {
         let (tokens, width) = (self.place.tokens, self.width);
-        if self.floats.len() == self.heads * tokens * width && self.place.step == width {
+        let all = self.heads.saturating_mul(tokens).saturating_mul(width);
+        if self.floats.len() == all && self.place.step == width {
             return self.floats.first_unfit();
         }
         let rows = (0..self.heads).flat_map(|head| (0..tokens).map(move |token| (head, token)));

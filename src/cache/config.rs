@@ -41,6 +41,9 @@ pub enum Center {
 #[non_exhaustive]
 pub struct LayerConfig {
     /// The layer's number, from 0. Layers with different numbers are rotated differently.
+    ///
+    /// `KvCache::new` numbers layers by their place if all have the number 0. If you create layers one by one, number
+    /// them yourself.
     pub layer: u32,
     /// Number of key/value heads.
     pub kv_heads: usize,
@@ -248,6 +251,9 @@ impl LayerConfig {
     }
 }
 
+/// The largest number of layers of a cache.
+pub(crate) const MAX_LAYERS: usize = 1 << 16;
+
 /// The codecs of keys and of values.
 type Pair = (CodecSpec, CodecSpec);
 
@@ -362,8 +368,13 @@ impl CacheConfig {
     }
 
     /// Returns the mean of [`LayerConfig::page_bits`] over all layers: the bits a value in pages.
+    ///
+    /// The result is 0 for more than 65,536 layers.
     #[must_use]
     pub fn page_bits(&self) -> f64 {
+        if self.layers > MAX_LAYERS {
+            return 0.0;
+        }
         let bits = self.layers().map(|layer| layer.page_bits());
         bits.sum::<f64>() / self.layers.max(1) as f64
     }
@@ -470,7 +481,7 @@ impl CacheConfig {
         let inner = self.layers.saturating_sub(self.boundary_layers.saturating_mul(2));
         (0..self.layers).map(move |layer| {
             let mut config = LayerConfig { layer: layer as u32, ..self.each };
-            if layer < self.boundary_layers || layer + self.boundary_layers >= self.layers {
+            if layer < self.boundary_layers || self.layers - layer <= self.boundary_layers {
                 config.keys = CodecSpec::F16(Default::default());
                 config.values = config.keys;
             } else if let Some(Finer { layers, keys, values }) = self.finer {

@@ -1,5 +1,6 @@
 //! The cache of all layers of a model, on the heap.
 
+use super::config::MAX_LAYERS;
 use super::layout::Layout;
 use super::storage::{Shared, check_memory};
 use super::{Layer, LayerConfig, State, Stats};
@@ -120,6 +121,9 @@ impl Pool {
     /// The largest number of vectors that are kept. If more threads call at once, the others allocate at each call.
     const KEPT: usize = 32;
 
+    /// Bytes of an empty pool, at most.
+    const BYTES: usize = Self::KEPT * 2 * size_of::<Vec<f32>>() + 1024;
+
     /// Calls `work` with `needed` values.
     fn with<T>(&self, needed: usize, work: impl FnOnce(&mut [f32]) -> Result<T, Error>) -> Result<T, Error> {
         let mut scratch = self.0.pop().unwrap_or_default();
@@ -140,19 +144,40 @@ impl Pool {
 }
 
 impl KvCache {
-    /// The largest number of layers.
-    const MAX_LAYERS: usize = 1 << 16;
-
     /// Creates an empty cache with one layer for each configuration.
+    ///
+    /// Layers are numbered by their place if all of them have the number 0, as [`LayerConfig::new`] leaves it. Other
+    /// numbers stay, for example those of a part of a model.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let layer = LayerConfig::new(2, 64, 4096);
+    /// let cache = KvCache::new([layer, layer.sliding_window(1024)], Backend::detect())?;
+    /// assert_eq!(cache.layers()[1].config().layer, 1);
+    /// assert!(KvCache::new([layer.layer(16), layer.layer(16)], Backend::detect()).is_err());
+    /// # Ok::<(), Error>(())
+    /// ```
     ///
     /// # Errors
     /// * [`Error::Unsupported`] for no layers or more than 65,536.
+    /// * [`Error::Unsupported`] if two layers have the same number, unless all have the number 0.
     /// * [`Error::Memory`] if the machine has too little memory for the exact tokens of all layers.
     /// * Errors of [`SharedLayer::on_heap`].
     pub fn new(layers: impl IntoIterator<Item = LayerConfig>, backend: Backend) -> Result<Self, Error> {
-        let configs: Vec<_> = layers.into_iter().take(Self::MAX_LAYERS + 1).collect();
-        if !(1..=Self::MAX_LAYERS).contains(&configs.len()) {
+        let mut configs: Vec<_> = layers.into_iter().take(MAX_LAYERS + 1).collect();
+        if !(1..=MAX_LAYERS).contains(&configs.len()) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" });
+        }
+        if configs.iter().all(|config| config.layer == 0) {
+            (0..).zip(&mut configs).for_each(|(number, config)| config.layer = number);
+        }
+        let mut numbers: Vec<_> = configs.iter().map(|config| config.layer).collect();
+        numbers.sort_unstable();
+        if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
+            let why = "two layers have the same number, so both would be rotated alike: give each its own number, or \
+                       leave all at 0 to number them by their place";
+            return Err(Error::Unsupported { why });
         }
         // Check the sum: memory may suffice for each layer alone, but not for all.
         let bytes = configs.iter().fold(0usize, |sum, layer| sum.saturating_add(layer.front_bytes()));
@@ -324,10 +349,12 @@ impl KvCache {
         // Other types and orders: convert queries to f32 in the usual order, and convert the output back.
         let (query_heads, block) = query_shape(layer, heads, &queries, options)?;
         let grid = queries.grid("queries", (query_heads, config.key_dim), Some(block))?;
+        grid.check_count("queries")?;
         let place = output.place((query_heads, config.value_dim), block)?;
-        let count = query_heads * block;
-        let (of_queries, of_output) = (count * config.key_dim, count * config.value_dim);
-        let needed = part_scratch_len(config, rows(count)).saturating_add(of_queries + of_output);
+        let count = query_heads.saturating_mul(block);
+        let [of_queries, of_output] = [config.key_dim, config.value_dim].map(|dim| count.saturating_mul(dim));
+        let needed =
+            part_scratch_len(config, rows(count)).saturating_add(of_queries).saturating_add(of_output);
         self.scratch.with(needed, |scratch| {
             let (queries, scratch) = scratch.split_at_mut(of_queries);
             let (rows, scratch) = scratch.split_at_mut(of_output);
@@ -400,10 +427,29 @@ impl KvCache {
 
     /// Creates a second cache with the same tokens, for prompts with a common beginning.
     ///
-    /// Both share the closed pages. Sinks and the window are copied.
+    /// Both share the closed pages. Sinks and the window are copied. If the machine has too little memory, the program
+    /// ends; [`try_fork`](Self::try_fork) returns an error instead.
     #[must_use]
     pub fn fork(&self) -> Self {
         Self::from_layers(self.layers.clone())
+    }
+
+    /// Creates a second cache as [`fork`](Self::fork) does, if there is memory for it.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let cache = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect())?;
+    /// assert_eq!(cache.try_fork()?.stats(), cache.stats());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the machine has too little memory for the sinks and the windows of all layers.
+    pub fn try_fork(&self) -> Result<Self, Error> {
+        let bytes = self.layers.iter().map(|layer| size_of::<SharedLayer>() + layer.store.own_bytes());
+        check_memory("the exact tokens of a fork", bytes.sum::<usize>() + Pool::BYTES)?;
+        Ok(self.fork())
     }
 
     /// Returns the bytes that several caches hold together. A page that they share counts once.

@@ -415,8 +415,10 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if apply {
             self.store.commit(pages);
             self.state = state;
+            return Ok(());
         }
-        Ok(())
+        // Before the layer changes.
+        self.store.reserve(pages)
     }
 
     /// Checks a piece of the front. With `apply`, it also copies the piece.
@@ -544,6 +546,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         pages: impl Iterator<Item = &'a [u8]>,
         plan: &Plan,
     ) -> Result<(), Error> {
+        self.store.reserve(plan.closing - plan.skipped)?;
         for (piece, _) in self.layout.decided_pieces().flatten() {
             let bytes = decided.take(piece.len())?;
             self.store.front_mut()[piece].copy_from_slice(bytes);

@@ -7,7 +7,6 @@
 //! ```
 
 use super::layout::Layout;
-#[cfg(feature = "alloc")]
 use crate::Error;
 #[cfg(feature = "alloc")]
 use alloc::{collections::VecDeque, sync::Arc, vec, vec::Vec};
@@ -37,6 +36,14 @@ pub trait Storage: Send + Sync {
     /// `index` is below [`free`](Self::free).
     #[doc(hidden)]
     fn front_and_draft(&mut self, index: usize) -> (&[u8], &mut [u8]);
+    /// Checks that there is memory for `count` drafts.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the machine has too little memory.
+    #[doc(hidden)]
+    fn reserve(&mut self, _count: usize) -> Result<(), Error> {
+        Ok(())
+    }
     /// Adds the first `count` drafts to the cache, and discards the others.
     #[doc(hidden)]
     fn commit(&mut self, count: usize);
@@ -161,6 +168,11 @@ impl Shared {
         })
     }
 
+    /// Returns the bytes that a clone copies.
+    pub(crate) fn own_bytes(&self) -> usize {
+        self.front.len() + self.pages.len() * size_of::<Arc<[u8]>>()
+    }
+
     pub(crate) fn all_pages(&self) -> &VecDeque<Arc<[u8]>> {
         &self.pages
     }
@@ -197,6 +209,17 @@ impl Storage for Shared {
             self.drafts.push(core::iter::repeat_n(0, self.layout.page_bytes).collect());
         }
         (&self.front, Arc::make_mut(&mut self.drafts[index]))
+    }
+
+    fn reserve(&mut self, count: usize) -> Result<(), Error> {
+        /// Bytes that the counters of a page and the allocator take beside it.
+        const BESIDE: usize = 64;
+        // One page more: pages that vary in size are copied when they are committed.
+        let bytes = count.saturating_add(1).saturating_mul(self.layout.page_bytes + BESIDE);
+        let short = Error::Memory { what: "pages", bytes };
+        self.pages.try_reserve(count).map_err(|_| short)?;
+        self.drafts.try_reserve(count).map_err(|_| short)?;
+        check_memory("pages", bytes)
     }
 
     fn commit(&mut self, count: usize) {

@@ -21,7 +21,7 @@ use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
-use crate::page::{Spread, divide, read_balance, store_mean};
+use crate::page::{Spread, counted, divide, read_balance, store_mean, tame};
 use crate::random::Role;
 use crate::rows::{Grid, LIMIT, Rows};
 use core::ops::Range;
@@ -150,9 +150,8 @@ impl Standing<'_> {
         let visible = config
             .sliding_window
             .map_or(0, |window| next.saturating_sub(config.max_rollback).saturating_sub(window));
-        let unseen = |start: usize| start + page <= visible;
-        let skipped = (0..closing).take_while(|i| unseen(start + i * page)).count();
-        let evicted = (0..self.pages).take_while(|&i| unseen((self.position)(i))).count();
+        let skipped = closing.min(visible.saturating_sub(start) / page);
+        let evicted = (0..self.pages).take_while(|&i| (self.position)(i) + page <= visible).count();
         [skipped, evicted]
     }
 
@@ -210,6 +209,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// * [`Error::Page`] if a page that closes cannot be encoded, because its rows are close to these limits.
     /// * [`Error::Rows`] for keys or values of the wrong length.
     /// * [`Error::Length`] if `scratch` is too short.
+    /// * [`Error::Memory`] if the machine has too little memory for the pages that close.
     ///
     /// The layer is then as it was.
     pub fn append<'a>(
@@ -232,12 +232,14 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if count == 0 {
             return Ok(());
         }
+        // Strided rows may claim any number of tokens. So compare it with the capacity before looking at the values.
+        let plan = self.standing(|standing| standing.plan(count))?;
         for (what, side) in [("keys", keys), ("values", values)] {
+            side.input.check_count(what)?;
             if let Some((at, finite)) = side.input.first_unfit() {
                 return Err(self.row_error(what, (count, side.input.width), at, Some(finite)));
             }
         }
-        let plan = self.standing(|standing| standing.plan(count))?;
         self.try_rows("keys", keys, &self.keys, self.config.centers() != Center::Off, Layout::balance)?;
         self.try_rows("values", values, &self.values, false, |_, _| 0..0)?;
         if plan.closing > 0 {
@@ -320,6 +322,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         //  fits        none                         encode all, then drop the old pages
         //  does not    all into the spare slot      drop the old pages, then encode all
         let fits = pages <= self.store.free();
+        self.store.reserve(pages)?;
         for dry in [true, false] {
             if dry && fits {
                 continue;
@@ -397,12 +400,15 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.backend.decode_floats(Float::F16, memory, prefix);
         } else if !memory.is_empty() {
             let mut sums = [0.0f32; MAX_DIM];
-            let count = full.min(128);
-            for token in 0..count {
-                let row = &mut rows[..dim];
-                self.window().gather(keys, head, state.start + token, row);
-                layout.balance.apply(row, balance);
-                sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
+            let count = counted(full, layout.page).min(128);
+            for from in (0..count).step_by(layout.page) {
+                let rows = &mut rows[..(full - from).min(layout.page) * dim];
+                self.window().gather(keys, head, state.start + from, rows);
+                tame(rows, dim);
+                for row in rows.chunks_exact_mut(dim).take(count - from) {
+                    layout.balance.apply(row, balance);
+                    sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
+                }
             }
             let mut bytes = [0; 2 * MAX_DIM];
             sums.iter_mut().for_each(|sum| *sum /= count as f32);

@@ -4,7 +4,7 @@ use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
 use crate::page::{Balance, Part, PartMut, Shape, Sizes, Spread};
-use crate::page::{add_floats, read_balance, store_mean, subtract};
+use crate::page::{add_floats, read_balance, store_mean, subtract, tame};
 use crate::random::Role;
 use crate::{CodecSpec, Error};
 use alloc::sync::Arc;
@@ -234,6 +234,7 @@ impl CellPages {
                 all.truncate(end);
                 if end > start + dim {
                     spread.add(&all[start..], dim);
+                    tame(&mut all[start..], dim);
                 }
             }
             if !self.basis.balance.is_none() {

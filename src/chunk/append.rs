@@ -42,7 +42,8 @@ impl KvCache {
     /// # Errors
     /// * [`Error::Snapshot`] for bytes that are no chunk, are damaged, or do not fit the layers.
     /// * [`Error::Missing`] for a layer number that the cache does not have.
-    /// * [`Error::Full`] if the capacity is exceeded.
+    /// * [`Error::Full`] if the capacity is exceeded; [`Error::Memory`] if the machine has too little
+    ///   memory for the pages.
     /// * [`Error::Corrupt`], with the block counted within a page of a head, and errors of
     ///   [`append`](Self::append), for the last page.
     ///
@@ -51,7 +52,7 @@ impl KvCache {
         let info = ChunkInfo::parse(blob)?;
         let plan = Plan::new(&info.config, info.tokens);
         let sections = plan.sections(blob, &info)?;
-        let mut cache = self.fork();
+        let mut cache = self.try_fork()?;
         for (index, section) in sections.iter().enumerate() {
             let config = info.config.layer(index);
             let (number, count) = (config.layer as usize, cache.layers.len());

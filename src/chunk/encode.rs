@@ -3,7 +3,8 @@
 use super::*;
 use crate::cache::encode::{Encoder, page_error};
 use crate::cache::layout::Layout;
-use crate::page::{Spread, store_mean};
+use crate::cache::storage::check_memory;
+use crate::page::{Spread, counted, store_mean, tame};
 use crate::rows::Floats;
 use octaplex_arch::Float;
 
@@ -23,10 +24,13 @@ impl ChunkCodec {
     ///
     /// # Errors
     /// [`Error::Length`] for a tensor that is empty or not of whole tokens; [`Error::Row`] for
-    /// values that f16 cannot hold; [`Error::Page`] for rows that the codec cannot hold.
+    /// values that f16 cannot hold; [`Error::Page`] for rows that the codec cannot hold;
+    /// [`Error::Memory`] if the machine has too little memory for the blob.
     pub fn encode<'a>(&self, tensor: impl Into<Floats<'a>>) -> Result<Vec<u8>, Error> {
         let tensor = tensor.into();
-        let mut blob = vec![0; self.max_bytes(self.tokens(tensor)?)];
+        let bytes = self.max_bytes(self.tokens(tensor)?);
+        check_memory("a chunk", bytes)?;
+        let mut blob = vec![0; bytes];
         let length = self.encode_into(tensor, &mut blob)?;
         blob.truncate(length);
         Ok(blob)
@@ -76,7 +80,8 @@ impl ChunkCodec {
     /// Returns the number of tokens of a tensor.
     fn tokens(&self, tensor: Floats) -> Result<usize, Error> {
         let ChunkConfig { layers, kv_heads, head_dim, .. } = self.config;
-        let (token, actual) = (2 * layers * kv_heads * head_dim, tensor.len());
+        let all = [layers, kv_heads, head_dim].into_iter().fold(2, usize::saturating_mul);
+        let (token, actual) = (all, tensor.len());
         if actual == 0 || !actual.is_multiple_of(token) {
             let what = "values of a chunk (2 · layers · tokens · heads · width), a multiple";
             return Err(Error::Length { what, expected: token, actual });
@@ -92,7 +97,9 @@ impl Layer<'_> {
             (self.codec.config, self.codec.backend);
         self.check_values()?;
         let layout = plan.full();
-        let mut memory = vec![0.0; 2 * heads * dim + layout.encode_scratch()];
+        let values = 2 * heads * dim + layout.encode_scratch();
+        check_memory("a page of a chunk", values.saturating_mul(size_of::<f32>()))?;
+        let mut memory = vec![0.0; values];
         let (balances, rest) = memory.split_at_mut(heads * dim);
         let (prefixes, rows) = rest.split_at_mut(heads * dim);
         let mut end = 0;
@@ -132,6 +139,7 @@ impl Layer<'_> {
         if !balances && !centres {
             return Ok(0);
         }
+        let count = counted(self.tokens, layout.page);
         let mut spread = Spread::new();
         for (layout, start) in plan.layouts() {
             let rows = &mut rows[..layout.page * dim];
@@ -139,7 +147,11 @@ impl Layer<'_> {
             if balances {
                 spread.add(rows, dim);
             }
-            for row in rows.chunks_exact(dim).filter(|_| centres) {
+            if !centres || start >= count {
+                continue;
+            }
+            tame(rows, dim);
+            for row in rows.chunks_exact(dim) {
                 prefix.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
             }
         }
@@ -150,7 +162,7 @@ impl Layer<'_> {
             backend.encode_floats(Float::F16, balance, &mut slot[..end]);
         }
         if centres {
-            prefix.iter_mut().for_each(|sum| *sum /= self.tokens as f32);
+            prefix.iter_mut().for_each(|sum| *sum /= count as f32);
             layout.balance.apply(prefix, balance);
             let bytes = &mut slot[end..end + 2 * dim];
             let layer = self.codec.config.first_layer + self.index as u32;

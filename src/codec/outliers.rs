@@ -33,7 +33,7 @@ pub(crate) struct Outliers {
 
 /// Returns the largest number of bytes that the outliers of a page take.
 pub(crate) const fn bytes_max(chunks: usize, tokens: usize) -> usize {
-    tokens * chunks / 2 * BYTES
+    tokens.saturating_mul(chunks) / 2 * BYTES
 }
 
 /// A page, split into blocks and the list.
@@ -47,7 +47,7 @@ pub(crate) struct Page<'a> {
 impl Outliers {
     /// Returns the largest number of bytes of a page.
     pub(crate) fn page_bytes_max(&self, tokens: usize) -> usize {
-        tokens * self.block_bytes + bytes_max(self.chunks, tokens)
+        tokens.saturating_mul(self.block_bytes).saturating_add(bytes_max(self.chunks, tokens))
     }
 
     /// Returns the number of outliers of a block.

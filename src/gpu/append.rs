@@ -13,7 +13,7 @@ use crate::cache::encode::Encoder;
 use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, rows_error, try_row};
 use crate::cache::{Center, State};
-use crate::page::{Spread, store_mean};
+use crate::page::{Spread, counted, store_mean, tame};
 use crate::random::Role;
 use crate::rows::Floats;
 use alloc::vec;
@@ -320,8 +320,9 @@ impl Layer {
             if layout.prefix(head).is_empty() {
                 continue;
             }
-            let count = full.min(128);
+            let count = counted(full, layout.page).min(128);
             let mut bytes = [0; 2 * MAX_DIM];
+            keys.chunks_mut(layout.page * dim).for_each(|page| tame(page, dim));
             layout.balance.apply(&mut keys[..count * dim], balance);
             store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
                 .map_err(|_| self.page_error(InvalidRow { page: 0, head, key: true, row: None }, start))?;

@@ -33,7 +33,18 @@
 //! what sampling noise alone produces when all channels are equal.
 //!
 //! Keys divided by s must not be longer than 2¹⁴, because f16 hardly holds more. So where they
-//! could be longer, s_c is at least max|k_c|·√D/2¹⁴.
+//! could be longer, all s grow by the same factor, which changes no proportion. No s grows above
+//! 2⁸. If that is not enough, s_c is at least max|k_c|·√D/2¹⁴.
+//!
+//! # Outlying values
+//! A few huge values must not decide for a whole sequence. So a page counts some values as the mean
+//! of the others in their channel. These are at most one in 32 rows, and far from the others. The
+//! same holds for queries, 256 at a time:
+//!
+//! ```text
+//! column    ..:.:.::..:.:..:.::.:.                                             :
+//!           └ others: their mean and deviation ┘ └ more than 6 deviations ┘    outlying
+//! ```
 //!
 //! # Grades
 //! A codec of two grades codes the first half of the channels more finely. Its channels are sorted
@@ -41,6 +52,7 @@
 //! channel first among equals. A negative s_c marks a channel of the second half. Keys are divided
 //! by s_c and queries multiplied, so the sign cancels in the score.
 
+use super::MAX_TOKENS;
 use crate::Error;
 use crate::backend::Kernels;
 use half::f16;
@@ -235,6 +247,9 @@ const ENOUGH: usize = 32;
 /// The largest norm that balanced keys may have.
 const LONGEST: f32 = 16384.0;
 
+/// The largest factor of a balance. The least one is its inverse.
+const MOST: f32 = 256.0;
+
 impl Spread {
     pub(crate) fn new() -> Self {
         Self { squares: [0.0; MAX_DIM], largest: [0.0; MAX_DIM], count: 0 }
@@ -252,6 +267,11 @@ impl Spread {
                 *largest = if x.abs() > *largest { x.abs() } else { *largest };
             }
         }
+        // As in `counted`.
+        if count < FEW && self.count > 0 {
+            return;
+        }
+        let before = self.squares;
         means.iter_mut().for_each(|sum| *sum /= count as f32);
         for row in rows.chunks_exact(dim) {
             for (((square, mean), x), first) in self.squares.iter_mut().zip(&means).zip(row).zip(rows) {
@@ -259,6 +279,11 @@ impl Spread {
                 *square += d * d;
             }
         }
+        outlying(rows, dim, |found| {
+            let mean = found.tamed(rows, dim).sum::<f32>() / count as f32;
+            let squares = found.tamed(rows, dim).map(|x| (x - mean) * (x - mean)).sum::<f32>();
+            self.squares[found.channel] = before[found.channel] + squares;
+        });
         self.count += count;
     }
 
@@ -276,8 +301,17 @@ impl Spread {
         if seen < ENOUGH {
             rms.fill(1.0);
         } else {
-            for query in queries.chunks_exact(dim) {
-                rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += x * x);
+            for queries in queries.chunks(MAX_TOKENS * dim) {
+                let mut sums = [0.0; MAX_DIM];
+                let before = &mut sums[..dim];
+                before.copy_from_slice(rms);
+                for query in queries.chunks_exact(dim) {
+                    rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += x * x);
+                }
+                outlying(queries, dim, |found| {
+                    let squares = found.tamed(queries, dim).map(|x| x * x).sum::<f32>();
+                    rms[found.channel] = before[found.channel] + squares;
+                });
             }
             rms.iter_mut().for_each(|sum| *sum = backend.sqrt(*sum / seen as f32) + SMALLEST);
             chance += 9.0 / (128.0 * seen as f32);
@@ -286,7 +320,7 @@ impl Spread {
         // s = √(σ / rms^¾) = σ^½ / rms^⅜, where rms^¾ = √rms · √√rms.
         for ((sigma, rms), s) in sigma.iter().zip(&*rms).zip(&mut *balance) {
             let root = backend.sqrt(*rms);
-            *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / 256.0, 256.0));
+            *s = round(backend.sqrt(sigma / (root * backend.sqrt(root))).clamp(1.0 / MOST, MOST));
         }
         // n·Σs²/(Σs)² is 1 if all s are equal, and grows as they differ.
         let (sum, squares) = (balance.iter().sum::<f32>(), balance.iter().map(|s| s * s).sum::<f32>());
@@ -295,8 +329,12 @@ impl Spread {
         } else {
             // No key, divided by s, is longer than a vector of the largest values of all channels.
             let longest = self.largest.iter().zip(&*balance).map(|(x, s)| x / s * (x / s));
-            if longest.sum::<f32>() > LONGEST * LONGEST {
-                let factor = backend.sqrt(dim as f32) / LONGEST;
+            let longest = longest.sum::<f32>();
+            if longest > LONGEST * LONGEST {
+                let needed = backend.sqrt(longest) / LONGEST;
+                let by = needed.min(MOST / balance.iter().fold(0.0, |most: f32, s| most.max(*s)));
+                balance.iter_mut().for_each(|s| *s = round(*s * by).min(MOST));
+                let factor = if by < needed { backend.sqrt(dim as f32) / LONGEST } else { 0.0 };
                 for (s, largest) in balance.iter_mut().zip(self.largest) {
                     *s = s.max(round(largest * factor));
                 }
@@ -310,6 +348,121 @@ impl Spread {
                 let heavier = before.0.iter().filter(|x| **x >= weight).count()
                     + before.1.iter().filter(|x| **x > weight).count();
                 *s = if heavier < dim / 2 { *s } else { -*s };
+            }
+        }
+    }
+}
+
+/// The fewest rows among which a value can be outlying.
+const FEW: usize = 8;
+
+/// Returns the number of rows that decide, of `count` rows in pages of `page`.
+///
+/// Too few rows show no outlying value. So a last page of less than [`FEW`] rows does not count.
+pub(crate) const fn counted(count: usize, page: usize) -> usize {
+    if count > page && count % page < FEW { count - count % page } else { count }
+}
+
+/// Rows of a page for each of its outlying values in a channel, at most.
+const ROWS_EACH: usize = 32;
+
+/// Square of the distance from the mean, in deviations of the other values, from which on a value
+/// is outlying. The others exclude the extremes, so their deviation is smaller than that of all.
+const FAR: f32 = 36.0;
+
+/// The values of a channel that are far from most others.
+struct Outlying {
+    channel: usize,
+    /// The mean of the other values.
+    mean: f32,
+    /// The least square of the distance from the mean.
+    limit: f32,
+}
+
+impl Outlying {
+    /// Finds the outlying values of a channel.
+    ///
+    /// More of them than one in [`ROWS_EACH`] rows are no outliers: the channel is like that.
+    fn find(rows: &[f32], dim: usize, channel: usize) -> Option<Self> {
+        let mut column = [0.0; MAX_TOKENS];
+        let mut len = 0;
+        for (slot, row) in column.iter_mut().zip(rows.chunks_exact(dim)) {
+            *slot = row[channel];
+            len += 1;
+        }
+        let (column, most) = (&mut column[..len], len.div_ceil(ROWS_EACH));
+        // Move the extremes to both ends: the least values to the front, the largest to the back.
+        for end in 0..most {
+            for (slot, inner, sign) in [(end, end..len - end, -1.0), (len - 1 - end, end + 1..len - end, 1.0)]
+            {
+                let extreme =
+                    inner.fold(slot, |a, b| if sign * column[b] > sign * column[a] { b } else { a });
+                column.swap(slot, extreme);
+            }
+        }
+        let others = &column[most..len - most];
+        let mean = others.iter().sum::<f32>() / others.len() as f32;
+        let squares = others.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>();
+        let found = Self { channel, mean, limit: FAR * squares / others.len() as f32 };
+        let count = column.iter().filter(|x| found.contains(**x)).count();
+        (1..=most).contains(&count).then_some(found)
+    }
+
+    fn contains(&self, x: f32) -> bool {
+        (x - self.mean) * (x - self.mean) > self.limit
+    }
+
+    /// Returns the channel's values. The mean replaces those that are outlying.
+    fn tamed(&self, rows: &[f32], dim: usize) -> impl Iterator<Item = f32> {
+        let values = rows.iter().skip(self.channel).step_by(dim);
+        values.map(|x| if self.contains(*x) { self.mean } else { *x })
+    }
+}
+
+/// Calls `found` for each channel of a page that has outlying values.
+fn outlying(rows: &[f32], dim: usize, mut found: impl FnMut(Outlying)) {
+    /// Channels whose sums are computed together.
+    const TOGETHER: usize = 32;
+    let count = rows.len() / dim;
+    if count < FEW {
+        return;
+    }
+    for start in (0..dim).step_by(TOGETHER) {
+        let channels = start..dim.min(start + TOGETHER);
+        let [mut means, mut squares, mut tops] = [[0.0f32; TOGETHER]; 3];
+        for row in rows.chunks_exact(dim) {
+            means.iter_mut().zip(&row[channels.clone()]).for_each(|(sum, x)| *sum += x);
+        }
+        means.iter_mut().for_each(|sum| *sum /= count as f32);
+        for row in rows.chunks_exact(dim) {
+            let sums = squares.iter_mut().zip(&mut tops).zip(&means);
+            for (((square, top), mean), x) in sums.zip(&row[channels.clone()]) {
+                let d = (x - mean) * (x - mean);
+                *square += d;
+                *top = if d > *top { d } else { *top };
+            }
+        }
+        for (channel, (square, top)) in channels.zip(squares.iter().zip(tops)) {
+            // A cheap test that holds for all channels with outlying values, and for few others.
+            if top * count as f32 > FAR / 3.0 * (square - top)
+                && let Some(outlying) = Outlying::find(rows, dim, channel)
+            {
+                found(outlying);
+            }
+        }
+    }
+}
+
+/// Replaces the outlying values in the rows of a page by the mean of their channel's other values.
+pub(crate) fn tame(rows: &mut [f32], dim: usize) {
+    let (mut means, mut limits) = ([0.0; MAX_DIM], [f32::INFINITY; MAX_DIM]);
+    outlying(rows, dim, |found| {
+        (means[found.channel], limits[found.channel]) = (found.mean, found.limit);
+    });
+    for row in rows.chunks_exact_mut(dim) {
+        for ((x, mean), limit) in row.iter_mut().zip(&means).zip(&limits) {
+            if (*x - mean) * (*x - mean) > *limit {
+                *x = *mean;
             }
         }
     }

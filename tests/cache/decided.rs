@@ -113,8 +113,8 @@ fn ties_of_channel_weight_go_to_the_first() {
     assert_eq!(fine(&|token, channel| sign(token) * width(channel)), expected);
 }
 
-/// A large constant channel asks for a small balance. Divided by it, the keys would not fit into f16. So the balance has a bound
-/// that keeps the longest key short enough.
+/// A large constant channel asks for a small balance. Divided by it, the keys would not fit into f16. So all channels are divided by
+/// more, and the balance has a bound that keeps the longest key short enough.
 #[test]
 fn a_balance_keeps_keys_within_their_bound() {
     const LONGEST: f32 = 16384.0;
@@ -132,8 +132,10 @@ fn a_balance_keeps_keys_within_their_bound() {
         f16::from_f32(largest * ((DIM as f32).sqrt() / LONGEST)).to_f32()
     };
     assert!(free[5] < 0.01 && least(5) > 14.0);
+    let by = 256.0 / free.iter().fold(0.0f32, |most, s| most.max(*s));
     for channel in 0..DIM {
-        assert_eq!(held[channel], free[channel].max(least(channel)), "channel {channel}");
+        let larger = f16::from_f32(free[channel] * by).to_f32().min(256.0);
+        assert_eq!(held[channel], larger.max(least(channel)), "channel {channel}");
     }
     // Divided, no key is longer.
     let longest = |row: &[f32]| row.iter().zip(&held).map(|(x, s)| (x / s) * (x / s)).sum::<f32>().sqrt();
@@ -148,8 +150,10 @@ fn a_prefix_centre_is_the_mean_of_128_keys() {
     {
         let config = config().page(page).recent_window(recent).center(Center::Prefix).balance(false);
         let prefix = |key: usize| {
-            let mut keys = vec![0.0; tokens * DIM];
-            keys[key * DIM..][..DIM].fill(counted as f32);
+            // Rows of mean zero, among which the key is not outlying.
+            let row = |i: usize| if (i / DIM).is_multiple_of(2) { 0.25 } else { -0.25 };
+            let mut keys: Vec<f32> = (0..tokens * DIM).map(|i| row(i) * counted as f32).collect();
+            keys[key * DIM..][..DIM].iter_mut().for_each(|x| *x += counted as f32);
             let mut cache = filled(config, &keys);
             // The window goes, so that a snapshot's front is the centre alone.
             if recent > 0 {

@@ -188,7 +188,7 @@ fn memory_that_nobody_has_is_refused() {
     // Layer by layer each could be had, as memory is given before it is used.
     let some = config.recent_window(1 << 22).layer(3);
     assert!(SharedLayer::on_heap(&some, backend).is_ok());
-    let many = KvCache::new(std::iter::repeat_n(some, 1 << 16), backend).map(drop);
+    let many = KvCache::new((0..1 << 16).map(|number| some.layer(number)), backend).map(drop);
     assert!(matches!(many, Err(Error::Memory { .. })));
     for layers in [0, (1 << 16) + 1, usize::MAX] {
         let refused = KvCache::new(CacheConfig::new(layers, 1, 64, 1000).layers(), backend).map(drop);

@@ -550,7 +550,7 @@ pub unsafe extern "C" fn octaplex_cache_fork(
         // SAFETY: the caller's promises.
         match unsafe { read(cache) }? {
             Inside::Heap(cache, backend) => {
-                let fork = Inside::Heap(Box::new(cache.fork()), *backend);
+                let fork = Inside::Heap(Box::new(cache.try_fork()?), *backend);
                 Ok(Box::into_raw(Box::new(Held::new(WORD, fork))).cast())
             }
             Inside::Brought(_) => {

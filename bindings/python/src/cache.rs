@@ -248,11 +248,16 @@ impl Cache {
     }
 
     fn fork(&self, py: Python) -> Result<Self> {
-        self.read(py, |cache| Self::of(cache.fork()))
+        Ok(Self::of(self.read(py, KvCache::try_fork)?.or_raise()?))
     }
 
     fn save<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, &self.read(py, KvCache::save)?))
+        let snapshot = self.read(py, KvCache::try_save)?.or_raise()?;
+        // Unlike `PyBytes::new`, this raises MemoryError where memory is missing.
+        PyBytes::new_with(py, snapshot.len(), |bytes| {
+            bytes.copy_from_slice(&snapshot);
+            Ok(())
+        })
     }
 
     #[staticmethod]

@@ -208,13 +208,13 @@ impl Cache {
         let layers = self.cache.layers().iter();
         let bytes = layers.map(|layer| exact_bytes(layer.config()) + 8 * (layer.tokens() / 64) as u64 + 4096);
         expect_memory(bytes.sum())?;
-        Ok(Self::handle(self.cache.fork()))
+        Ok(Self::handle(self.cache.try_fork()?))
     }
 
     fn save(&self) -> Result<Box<[u8]>, Failure> {
         // A vector that grows may hold its bytes three times.
         expect_memory(4 * self.cache.stats().bytes as u64 + 4096 * self.cache.layers().len() as u64)?;
-        Ok(self.cache.save().into_boxed_slice())
+        Ok(self.cache.try_save()?.into_boxed_slice())
     }
 
     fn load(bytes: &[u8]) -> Result<usize, Failure> {

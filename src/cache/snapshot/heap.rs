@@ -78,19 +78,58 @@ impl SharedLayer {
 
 impl KvCache {
     /// Returns a snapshot of all layers.
+    ///
+    /// If the machine has too little memory, the program ends; [`try_save`](Self::try_save) returns an error instead.
     #[must_use]
     pub fn save(&self) -> Vec<u8> {
-        let mut bytes = CACHE.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
-        bytes.extend((self.layers.len() as u32).to_le_bytes());
+        let mut bytes = Vec::new();
+        self.save_into(&mut bytes, |_, _| true);
+        bytes
+    }
+
+    /// Returns a snapshot of all layers, if there is memory for it.
+    ///
+    /// ```
+    /// use octaplex::{Backend, Error, KvCache, LayerConfig};
+    ///
+    /// let cache = KvCache::new([LayerConfig::new(1, 64, 1000)], Backend::detect())?;
+    /// assert_eq!(cache.try_save()?, cache.save());
+    /// # Ok::<(), Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the machine has too little memory.
+    pub fn try_save(&self) -> Result<Vec<u8>, Error> {
+        let (mut bytes, mut missing) = (Vec::new(), None);
+        self.save_into(&mut bytes, |bytes, more| {
+            // After an error nothing is kept, so a later and smaller piece must not be added.
+            if missing.is_none() && bytes.try_reserve(more).is_err() {
+                missing = Some(bytes.len().saturating_add(more));
+            }
+            missing.is_none()
+        });
+        missing.map_or(Ok(bytes), |bytes| Err(Error::Memory { what: "a snapshot", bytes }))
+    }
+
+    /// Writes a snapshot of all layers. `room` makes room for more bytes, or refuses them.
+    fn save_into(&self, bytes: &mut Vec<u8>, mut room: impl FnMut(&mut Vec<u8>, usize) -> bool) {
+        let mut add = |bytes: &mut Vec<u8>, piece: &[u8]| {
+            if room(bytes, piece.len()) {
+                bytes.extend_from_slice(piece);
+            }
+        };
+        add(bytes, CACHE);
+        add(bytes, &VERSION.to_le_bytes());
+        add(bytes, &(self.layers.len() as u32).to_le_bytes());
         for layer in &self.layers {
             let at = bytes.len();
-            bytes.extend([0; 8]);
-            layer.save(&mut |piece| bytes.extend_from_slice(piece));
-            let length = (bytes.len() - at - 8) as u64;
-            bytes[at..at + 8].copy_from_slice(&length.to_le_bytes());
+            add(bytes, &[0; 8]);
+            layer.save(&mut |piece| add(bytes, piece));
+            let length = (bytes.len() - at).saturating_sub(8) as u64;
+            if let Some(place) = bytes.get_mut(at..at + 8) {
+                place.copy_from_slice(&length.to_le_bytes());
+            }
         }
-        bytes
     }
 
     /// Creates the cache that a snapshot describes.

@@ -22,7 +22,7 @@ impl KvCache {
     /// ```
     ///
     /// # Errors
-    /// Errors of `writer`. It has then received a part of the snapshot.
+    /// Errors of `writer`, and [`ErrorKind::OutOfMemory`]. The writer has then received a part of the snapshot.
     pub fn save_to(&self, writer: &mut impl Write) -> io::Result<()> {
         writer.write_all(CACHE)?;
         writer.write_all(&VERSION.to_le_bytes())?;
@@ -30,7 +30,16 @@ impl KvCache {
         let mut bytes = Vec::new();
         for layer in &self.layers {
             bytes.clear();
-            layer.save(&mut |piece| bytes.extend_from_slice(piece));
+            let mut missing = false;
+            layer.save(&mut |piece| {
+                missing |= bytes.try_reserve(piece.len()).is_err();
+                if !missing {
+                    bytes.extend_from_slice(piece);
+                }
+            });
+            if missing {
+                return Err(ErrorKind::OutOfMemory.into());
+            }
             writer.write_all(&(bytes.len() as u64).to_le_bytes())?;
             writer.write_all(&bytes)?;
         }
