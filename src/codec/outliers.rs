@@ -33,7 +33,7 @@ pub(crate) struct Outliers {
 
 /// Returns the largest number of bytes that the outliers of a page take.
 pub(crate) const fn bytes_max(chunks: usize, tokens: usize) -> usize {
-    tokens.saturating_mul(chunks) / 2 * BYTES
+    (tokens.saturating_mul(chunks) / 2).saturating_mul(BYTES)
 }
 
 /// A page, split into blocks and the list.
