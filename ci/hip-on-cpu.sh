@@ -32,7 +32,7 @@ tests=(
   bias::large_biases_and_hidden_tokens bias::wrong_biases_are_errors
   block::wrong_blocks_are_errors
   engine::an_engines_graph engine::calls_keep_their_place_in_a_stream engine::wrong_rows_of_an_engine_are_errors
-  steps::steps_are_what_append_makes steps::an_engines_graph_appends steps::a_layer_grows
+  steps::steps_are_what_append_makes steps::steps_begin_with_nothing steps::an_engines_graph_appends steps::a_layer_grows
   snapshot::damaged_snapshots_change_nothing snapshot::pages_of_a_fork_stay_when_the_other_evicts snapshot::snapshots_are_the_cpus
 )
 gpu --exact "${tests[@]}" | tee "$folder/said"

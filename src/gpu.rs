@@ -428,14 +428,22 @@ impl Layer {
         })
     }
 
-    /// Checks queries on the host, and that at least one sequence has tokens.
+    /// Checks queries on the host, and that at least one sequence has tokens. Only the GPU knows the tokens
+    /// of steps that are not settled.
     fn check_queries(&self, queries: Queries, options: &Attend, of: Range<usize>) -> Result<(), Error> {
         let scale = options.scale.unwrap_or(1.0).abs();
         let limit = crate::cache::view::MAX_QUERY;
-        if let Queries::Host(queries) = queries {
-            check_values(queries, if scale > 1.0 { limit / scale } else { limit })?;
+        let mut unknown = false;
+        match queries {
+            Queries::Host(queries) => check_values(queries, if scale > 1.0 { limit / scale } else { limit })?,
+            // A graph may append to an empty sequence at any time, unless a block has settled its tokens.
+            Queries::Device(_) => unknown = self.stepped == Stepped::Captured && !is_block(options),
         }
-        if self.sequences[of].iter().all(|held| held.sequence.exact == 0 && held.sequence.pages.is_empty()) {
+        let empty = |number: usize| {
+            let held = &self.sequences[number].sequence;
+            held.exact == 0 && held.pages.is_empty() && self.pending[number] == 0
+        };
+        if !unknown && of.into_iter().all(empty) {
             return Err(crate::Error::Empty.into());
         }
         Ok(())

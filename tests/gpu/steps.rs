@@ -234,3 +234,80 @@ fn a_layer_grows() {
     drop(step);
     gpu.grow(4000).unwrap();
 }
+
+/// Steps of sequences without a token, compared with `append_on`: new ones, cleared and truncated ones, a
+/// fork of them, and one that continues in a graph. Without sinks a step may be the first.
+#[test]
+fn steps_begin_with_nothing() {
+    let Some(device) = device() else { return };
+    let (mut case, float) = (case("turboquant", "turboquant", 64, (4, 2), 900), Float::F16);
+    case.config = case.config.sink_tokens(0);
+    let config = case.config;
+    let new = || {
+        let mut layer = Layer::new(&device, &config, 3, 3 * 900).unwrap();
+        layer.reserve(4).unwrap();
+        layer
+    };
+    let (mut gpu, mut other, stream) = (new(), new(), Stream::new());
+    let mut random = Random::new(3);
+    let (queries, tokens) =
+        (Memory::of(&random.gaussians(3 * 4 * 64), float), one_each(&mut random, &config, 3, float));
+    let outputs = [(); 2].map(|()| Memory::new(queries.bytes));
+    let (asked, to) = (queries.slice(0, float), outputs.each_ref().map(|output| output.slice(0, float)));
+    let is_empty = |answer| matches!(answer, Err(Error::Library(octaplex::Error::Empty)));
+    let single = |layer: &mut Layer| {
+        for sequence in 0..3 {
+            let row = rows_of(&tokens, &config, sequence..sequence + 1, float);
+            layer.append_on(sequence, &row, stream.callers()).unwrap();
+        }
+    };
+    let mut expect_equal = |gpu: &mut Layer, other: &mut Layer, graph: Option<u64>, what: &str| {
+        tokens.write(&bytes_of(&random.gaussians(3 * 256), float));
+        outputs.iter().for_each(|output| output.write(&vec![0xff; output.bytes]));
+        match graph {
+            Some(graph) => call(c"cuGraphLaunch", &[graph, stream.0]),
+            None => {
+                gpu.append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers()).unwrap();
+                gpu.attend_on(asked, &Attend::default(), to[0], stream.callers()).unwrap();
+            }
+        }
+        single(other);
+        other.attend_on(asked, &Attend::default(), to[1], stream.callers()).unwrap();
+        stream.wait();
+        assert!(outputs[0].read() == outputs[1].read(), "{what}");
+    };
+    assert!(is_empty(gpu.attend_on(asked, &Attend::default(), to[0], stream.callers())));
+    expect_equal(&mut gpu, &mut other, None, "new");
+    for layer in [&mut gpu, &mut other] {
+        layer.clear(0).unwrap();
+        (1..3).for_each(|sequence| layer.truncate(sequence, 0).unwrap());
+    }
+    assert!(is_empty(gpu.attend_on(asked, &Attend::default(), to[0], stream.callers())));
+    expect_equal(&mut gpu, &mut other, None, "cleared and truncated");
+    expect_equal(&mut gpu, &mut other, None, "the next one");
+    for layer in [&mut gpu, &mut other] {
+        layer.clear(1).unwrap();
+        layer.fork(1, 0).unwrap();
+        layer.clear(2).unwrap();
+    }
+    expect_equal(&mut gpu, &mut other, None, "forks of nothing");
+
+    for layer in [&mut gpu, &mut other] {
+        (0..3).for_each(|sequence| layer.clear(sequence).unwrap());
+    }
+    let [mut graph, mut executable] = [0; 2];
+    call(c"cuStreamBeginCapture_v2", &[stream.0, 1]);
+    let done = gpu
+        .append_step_on(0..3, &rows_of(&tokens, &config, 0..3, float), stream.callers())
+        .and_then(|()| gpu.attend_on(asked, &Attend::default(), to[0], stream.callers()));
+    call(c"cuStreamEndCapture", &[stream.0, out(&mut graph)]);
+    done.unwrap();
+    call(c"cuGraphInstantiateWithFlags", &[out(&mut executable), graph, 0]);
+    for round in 0..3 {
+        expect_equal(&mut gpu, &mut other, Some(executable), &format!("token {round} of a graph"));
+    }
+    gpu.settle_on(stream.callers()).unwrap();
+    (0..3).for_each(|sequence| assert!(saved(&mut gpu, sequence) == saved(&mut other, sequence)));
+    call(c"cuGraphExecDestroy", &[executable]);
+    call(c"cuGraphDestroy", &[graph]);
+}
