@@ -1,7 +1,7 @@
 //! The cache of a model. Threads may call it at once; a call that changes it waits for the others.
 
 use crate::arrays::{Floats, FloatsMut, bytes, floats};
-use crate::work::work;
+use crate::work::{Call, Waiting, waiting, work};
 use crate::{Error, OrRaise, Result, os_error, spec_or};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::Center;
@@ -9,7 +9,7 @@ use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, La
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, Write};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
@@ -268,13 +268,21 @@ impl Cache {
     }
 
     fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
-        let write = |cache: &KvCache| octaplex_files::write(&path, |mut file| cache.save_to(&mut file));
-        self.read(py, write)?.map_err(|error| os_error(error, &path))
+        // A pipe may keep the call waiting, and then forks and other calls of this cache must not wait.
+        let cache = self.read(py, KvCache::fork)?;
+        let fill = |file: &mut dyn Write| {
+            let _call = Call::begin();
+            cache.save_to(&mut Waiting(file))
+        };
+        work(py, || waiting(|| octaplex_files::write(&path, fill)))?.map_err(|error| os_error(error, &path))
     }
 
     #[staticmethod]
     fn load_file(py: Python, path: PathBuf) -> Result<Self> {
-        let read = || KvCache::load_from(&mut BufReader::new(File::open(&path)?), Backend::detect());
+        let read = || {
+            let file = waiting(|| File::open(&path))?;
+            KvCache::load_from(&mut BufReader::new(Waiting(file)), Backend::detect())
+        };
         let name = path.display();
         match work(py, read)? {
             Ok(cache) => Ok(Self::of(cache)),

@@ -93,6 +93,44 @@ def test_a_fork_waits_for_calls_in_progress():
     assert found == [b"0"] * 10
 
 
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("call", ["load", "load half", "save", "save half"])
+def test_a_fork_does_not_wait_for_pipes(tmp_path, call):
+    """A call that waits for another process keeps neither forks nor other calls of the cache waiting."""
+    cache, pipe, done = filled(), str(tmp_path / "pipe"), []
+    os.mkfifo(pipe)
+    run = (lambda: done.append(octaplex.Cache.load(pipe).next_position())) if call.startswith("load") else lambda: done.append(cache.save(pipe))
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    # "half": the other end is open, and the call has the first bytes.
+    snapshot = cache.save()
+    other = open(pipe, "wb" if call.startswith("load") else "rb", buffering=0) if call.endswith("half") else None
+    begun = 50_000
+    if call == "load half":
+        other.write(snapshot[:begun])
+    time.sleep(0.3)
+    found = []
+    # In a thread of its own, so that a hang is a failure; a fork would copy what this one has locked.
+    forks = threading.Thread(target=lambda: found.append(in_child(lambda: b"%d" % (cache.next_position() + len(cache.attend(0, QUERIES))))), daemon=True)
+    forks.start()
+    forks.join(30)
+    assert found == [b"9008"]
+    if call.startswith("load"):
+        with other or open(pipe, "wb", buffering=0) as writes:
+            left = memoryview(snapshot)[begun if other else 0 :]
+            while left:
+                left = left[writes.write(left) :]
+        wanted = [9000]
+    else:
+        cache.append(0, ROWS[:, :1].copy(), ROWS[:, :1].copy())  # the file has the cache of before
+        with other or open(pipe, "rb") as reads:
+            assert b"".join(iter(lambda: reads.read(1 << 16), b"")) == snapshot
+        wanted = [None]
+    thread.join(30)
+    assert done == wanted
+
+
 class Floats:
     """The floating-point environment of this thread: rounds up and flushes denormals meanwhile."""
 
