@@ -10,6 +10,7 @@
 # It prints what is missing. Without a GPU nothing fails, and each suite says why it did not run. With OCTAPLEX_REQUIRE=cuda
 # anything missing is a failure.
 #
+# OCTAPLEX_RUNS         the runs of test_transformers_random.py, 200 by default
 # OCTAPLEX_GPU_PYTHON   the Python with PyTorch and transformers, python3 by default; the package is built for it
 # OCTAPLEX_GPU_KIT      for a machine without Rust: a folder with `gpu-tests`, the binary of the tests in Rust, and `octaplex`,
 #                       the Python package with its extension, both built elsewhere
@@ -68,8 +69,11 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if [[ -n $package ]]; then
-  (cd bindings/python && PYTHONPATH=$package "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py tests/test_engine_gpu.py) \
-    >"$log" 2>&1 </dev/null &
+  (
+    cd bindings/python
+    export PYTHONPATH=$package OCTAPLEX_DEVICE=cuda OCTAPLEX_RUNS=${OCTAPLEX_RUNS:-200}
+    "$python" -m pytest -q -rs -p no:cacheprovider tests/test_gpu.py tests/test_transformers_gpu.py tests/test_transformers_random.py tests/test_engine_gpu.py
+  ) >"$log" 2>&1 </dev/null &
   other=$!
 fi
 if [[ -n $binary ]]; then

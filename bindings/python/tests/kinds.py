@@ -1,11 +1,20 @@
 """Models whose layers are not all of one kind, or share keys and values, or have values narrower than keys: small, with random weights."""
 
+import inspect
+
 import transformers
 
+#: The name of a model's argument for a cache: "cache", and "past_key_values" before transformers 5.24.
+CACHE = "cache" if "cache" in inspect.signature(transformers.LlamaForCausalLM.forward).parameters else "past_key_values"
 SHARED = dict(num_hidden_layers=6, num_kv_shared_layers=2, sliding_window=70, layer_types=["sliding_attention", "full_attention"] * 3)
 LINEAR = dict(num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32)
 INPUTS = dict(vocab_size_per_layer_input=120, hidden_size_per_layer_input=16)
+
+
+def given(cache):
+    """A cache as a model's argument."""
+    return {CACHE: cache}
 
 
 def configs(common):

@@ -78,7 +78,7 @@ def test_a_profile_is_what_the_caches_lose(name):
             exact = model(window, use_cache=False).logits[0, 131:-1]
             model.set_attn_implementation("octaplex")
             cache = OctaplexCache(model.config, keys="f16", values="trellis:m=2", max_rollback=0)
-            found = model(window, past_key_values=cache).logits[0, 131:-1]
+            found = model(window, **given(cache)).logits[0, 131:-1]
             model.set_attn_implementation(before)
         p, q = (logits.double().log_softmax(-1) for logits in (exact, found))
         return (p.exp() * (p - q)).sum(-1).mean()
@@ -91,7 +91,7 @@ def test_a_profile_is_what_the_caches_lose(name):
     cache = OctaplexCache(model.config, profile=profile, bits=2.5)
     model.set_attn_implementation("octaplex")
     with torch.no_grad():
-        model(windows[0], past_key_values=cache)
+        model(windows[0], **given(cache))
     caches = [group.caches[0] for group in cache._groups.values()]
     config = octaplex.Cache(len(layers), caches[0].kv_heads, caches[0].head_dim, 1000, profile=profile, bits=2.5)
     for each in caches:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is n
 transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed; ci/transformers.sh installs it")
 
 import kinds  # noqa: E402
+from kinds import given  # noqa: E402
 from octaplex.transformers import OctaplexCache  # noqa: E402
 
 COMMON = dict(
@@ -70,7 +71,7 @@ def exact(model, **options):
 
 
 def generate(model, tokens, cache, **options):
-    return model.generate(tokens, past_key_values=cache, max_new_tokens=8, do_sample=False, use_cache=True, **options)
+    return model.generate(tokens, **given(cache), max_new_tokens=8, do_sample=False, use_cache=True, **options)
 
 
 def eager_generate(model, tokens, **options):
@@ -90,10 +91,19 @@ def assert_close(found, wanted, tolerance=1e-3):
 def test_logits_are_those_of_eager_attention(name, codec):
     model, tokens = model_of(name), tokens_of(1, 314)
     cache = OctaplexCache(model.config, keys=codec, values=codec)
-    found = [model(tokens[:, part], past_key_values=cache).logits for part in (slice(0, 300), slice(300, 310))]
-    found += [model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(310, 314)]
+    found = [model(tokens[:, part], **given(cache)).logits for part in (slice(0, 300), slice(300, 310))]
+    found += [model(tokens[:, i : i + 1], **given(cache)).logits for i in range(310, 314)]
     assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits)
     assert cache.get_seq_length() == 314 and cache.stats().paged_tokens > 0
+
+
+@pytest.mark.parametrize("sinks", [0, 4])
+def test_generation_from_one_token(sinks):
+    model, tokens = model_of("llama"), tokens_of(2, 1)
+    cache = exact(model, sink_tokens=sinks)
+    assert torch.equal(generate(model, tokens, cache), eager_generate(model, tokens))
+    cache.crop(-cache.get_seq_length())
+    assert torch.equal(generate(model, tokens, copy.deepcopy(cache)), eager_generate(model, tokens))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -112,7 +122,7 @@ def test_a_batch_with_left_padding(name):
     assert torch.equal(generate(model, tokens, exact(model), attention_mask=mask), wanted)
     positions = (mask.cumsum(1) - 1).clamp(0)
     options = dict(attention_mask=mask, position_ids=positions)
-    found, wanted = model(tokens, past_key_values=exact(model), **options).logits, eager(model, tokens, use_cache=False, **options).logits
+    found, wanted = model(tokens, **given(exact(model)), **options).logits, eager(model, tokens, use_cache=False, **options).logits
     assert_close(found[mask.bool()], wanted[mask.bool()])
 
 
@@ -127,12 +137,12 @@ def test_beam_search_reorders(name):
 def test_crop_leaves_no_trace(name):
     model, tokens, other = model_of(name), tokens_of(2, 300), tokens_of(2, 40, seed=6)
     cache, straight = (OctaplexCache(model.config) for _ in range(2))
-    model(tokens, past_key_values=cache)
-    model(other, past_key_values=cache)
+    model(tokens, **given(cache))
+    model(other, **given(cache))
     cache.crop(-40)
-    model(tokens, past_key_values=straight)
+    model(tokens, **given(straight))
     assert cache.get_seq_length() == 300
-    found, wanted = (model(other[:, :7], past_key_values=each).logits for each in (cache, straight))
+    found, wanted = (model(other[:, :7], **given(each)).logits for each in (cache, straight))
     assert torch.equal(found, wanted)
     with pytest.raises(octaplex.Error, match="negative"):
         cache.crop(5)
@@ -142,13 +152,13 @@ def test_crop_leaves_no_trace(name):
         assert cache.get_seq_length() == 307
     cache.reset()
     assert cache.get_seq_length() == 0 and cache.stats().tokens == 0
-    assert torch.equal(model(tokens, past_key_values=cache).logits[:, -1], model(tokens, past_key_values=OctaplexCache(model.config)).logits[:, -1])
+    assert torch.equal(model(tokens, **given(cache)).logits[:, -1], model(tokens, **given(OctaplexCache(model.config))).logits[:, -1])
 
 
 def test_sequences_are_picked_repeated_and_copied():
     model, tokens = model_of("gemma3"), tokens_of(2, 200)
     cache = exact(model)
-    model(tokens, past_key_values=cache)
+    model(tokens, **given(cache))
     copied = copy.deepcopy(cache)
     cache.batch_repeat_interleave(2)
     assert cache.batch_size == 4
@@ -157,17 +167,17 @@ def test_sequences_are_picked_repeated_and_copied():
     after = tokens_of(1, 5, seed=9)
     order = torch.tensor([0, 1, 1])
     wanted = eager(model, torch.cat([tokens[order], after.expand(3, -1)], 1), use_cache=False).logits[:, -5:]
-    assert_close(model(after.expand(3, -1), past_key_values=cache).logits, wanted)
+    assert_close(model(after.expand(3, -1), **given(cache)).logits, wanted)
     wanted = eager(model, torch.cat([tokens, after.expand(2, -1)], 1), use_cache=False).logits[:, -5:]
-    assert_close(model(after.expand(2, -1), past_key_values=copied).logits, wanted)
+    assert_close(model(after.expand(2, -1), **given(copied)).logits, wanted)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_layers_of_several_kinds(name):
     model, tokens = model_of(name), tokens_of(2, 314)
     cache = exact(model)
-    found = [model(tokens[:, part], past_key_values=cache).logits for part in (slice(0, 300), slice(300, 310))]
-    found += [model(tokens[:, i : i + 1], past_key_values=cache).logits for i in range(310, 314)]
+    found = [model(tokens[:, part], **given(cache)).logits for part in (slice(0, 300), slice(300, 310))]
+    found += [model(tokens[:, i : i + 1], **given(cache)).logits for i in range(310, 314)]
     found, wanted = torch.cat(found, 1), eager(model, tokens, use_cache=False).logits
     # Rows in f16 and queries of 8 bits: what Gemma's layers, whose scores are not scaled, make of that is more. Where two experts are
     # almost equal, the other one may be taken: a few tokens are not near.
@@ -180,7 +190,7 @@ def test_layers_of_several_kinds(name):
 def test_layers_of_several_kinds_in_batches(name):
     model, tokens = model_of(name), tokens_of(2, 200)
     cache = exact(model)
-    model(tokens, past_key_values=cache)
+    model(tokens, **given(cache))
     copied = copy.deepcopy(cache)
     cache.reorder_cache(torch.tensor([1, 0, 1]))
     after = tokens_of(1, 5, seed=9)
@@ -188,15 +198,32 @@ def test_layers_of_several_kinds_in_batches(name):
     for each, order in ((cache, torch.tensor([1, 0, 1])), (copied, torch.tensor([0, 1]))):
         whole = torch.cat([tokens[order], after.expand(len(order), -1)], 1)
         wanted = eager(model, whole, use_cache=False).logits[:, -5:]
-        found = model(after.expand(len(order), -1), past_key_values=each).logits
+        found = model(after.expand(len(order), -1), **given(each)).logits
         assert float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).median()) < tolerance
-    if name in ("qwen3_next", "qwen3_5"):
+    if name in ("qwen3_next", "qwen3_5", "lfm2"):
         with pytest.raises(octaplex.Error, match="cannot be taken back"):
             cache.crop(-3)
         assert cache.get_seq_length() == 205
-    cache.reset()
-    model(tokens[:1], past_key_values=cache)
-    assert cache.get_seq_length() == 200
+        cache.crop(0)
+    for batch in (1, 2):  # another number of sequences than before, and a step after the prompt
+        cache.reset()
+        model(tokens[:batch], **given(cache))
+        found = model(after.expand(batch, -1)[:, :1], **given(cache)).logits
+        wanted = eager(model, torch.cat([tokens[:batch], after.expand(batch, -1)[:, :1]], 1), use_cache=False).logits[:, -1:]
+        assert cache.get_seq_length() == 201
+        assert float(((found - wanted).norm(dim=-1) / wanted.norm(dim=-1)).median()) < tolerance
+
+
+def test_convolutions_that_record_their_past_go_back():
+    model, tokens = model_of("lfm2"), tokens_of(2, 60)
+    cache = exact(model)
+    for _ in range(2):
+        cache.activate_past_recording()
+        model(tokens, **given(cache))
+        cache.crop(-20)
+        found = model(tokens[:, 40:45], **given(cache)).logits
+        assert_close(found, eager(model, tokens[:, :45], use_cache=False).logits[:, -5:], 5e-3)
+        cache.reset()
 
 
 def test_shared_keys_with_left_padding():
@@ -205,14 +232,14 @@ def test_shared_keys_with_left_padding():
     mask[0, :130] = 0
     positions = (mask.cumsum(1) - 1).clamp(0)
     options = dict(attention_mask=mask, position_ids=positions)
-    found, wanted = model(tokens, past_key_values=exact(model), **options).logits, eager(model, tokens, use_cache=False, **options).logits
+    found, wanted = model(tokens, **given(exact(model)), **options).logits, eager(model, tokens, use_cache=False, **options).logits
     assert_close(found[mask.bool()], wanted[mask.bool()], 0.05)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves(dtype):
     model, tokens = model_of("llama", dtype), tokens_of(1, 200)
-    found = model(tokens, past_key_values=exact(model)).logits
+    found = model(tokens, **given(exact(model))).logits
     assert found.dtype == dtype
     assert_close(found.float(), eager(model, tokens, use_cache=False).logits.float(), 0.05)
 
@@ -222,12 +249,12 @@ def test_halves(dtype):
 def test_compressed_caches_stay_near(name, options):
     model, tokens = model_of(name), tokens_of(1, 400)
     cache = OctaplexCache(model.config, recent_window=0, **options)
-    found, wanted = model(tokens, past_key_values=cache).logits, eager(model, tokens, use_cache=False).logits
+    found, wanted = model(tokens, **given(cache)).logits, eager(model, tokens, use_cache=False).logits
     assert 1e-4 < float((found - wanted).norm() / wanted.norm()) < 0.5  # compressed, and near
     stepwise = OctaplexCache(model.config, recent_window=0, balance=False, **options)
     at_once = OctaplexCache(model.config, recent_window=0, balance=False, **options)
-    found = [model(tokens[:, part], past_key_values=stepwise).logits for part in (slice(0, 1), slice(1, 333), slice(333, 400))]
-    assert_close(torch.cat(found, 1), model(tokens, past_key_values=at_once).logits, 1e-4)  # blocks do not matter
+    found = [model(tokens[:, part], **given(stepwise)).logits for part in (slice(0, 1), slice(1, 333), slice(333, 400))]
+    assert_close(torch.cat(found, 1), model(tokens, **given(at_once)).logits, 1e-4)  # blocks do not matter
     assert stepwise.stats().bytes == at_once.stats().bytes
 
 
@@ -242,7 +269,7 @@ def test_compiled_models_give_the_same_logits(name):
         found, graphs, cache = [], 0, OctaplexCache(model.config)
         for part in (slice(0, 300), *(slice(i, i + 1) for i in range(300, 318))):
             positions = (mask.cumsum(1) - 1).clamp(0)[:, part]
-            found.append(forward(tokens[:, part], attention_mask=mask[:, : part.stop], position_ids=positions, past_key_values=cache).logits)
+            found.append(forward(tokens[:, part], attention_mask=mask[:, : part.stop], position_ids=positions, **given(cache)).logits)
             if part.stop == 302:
                 cache = copy.deepcopy(cache)  # compiled code finds the copy, not the original
             graphs = graphs if part.stop > 310 else torch._dynamo.utils.counters["stats"]["unique_graphs"]
@@ -255,7 +282,7 @@ def test_compiled_models_give_the_same_logits(name):
     assert_close(logits(compiled), wanted, 1e-5)
     refused = OctaplexCache(model.config, capacity=10)
     with pytest.raises(octaplex.Error, match="capacity|full"):
-        compiled(tokens, past_key_values=refused)
+        compiled(tokens, **given(refused))
 
 
 def test_mistakes_are_said():
@@ -269,29 +296,29 @@ def test_mistakes_are_said():
     refused("past_key_values=OctaplexCache", lambda: model(tokens, use_cache=False))
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
-        refused("set_attn_implementation", lambda: model(tokens, past_key_values=OctaplexCache(model.config)))
+        refused("set_attn_implementation", lambda: model(tokens, **given(OctaplexCache(model.config))))
     model.set_attn_implementation("octaplex")
     right = torch.ones_like(tokens)
     right[0, 15:] = 0
-    refused("padding_side='left'", lambda: model(tokens, attention_mask=right, past_key_values=OctaplexCache(model.config)))
-    refused("4 dimensions", lambda: model(tokens, attention_mask=torch.ones(2, 1, 20, 20), past_key_values=OctaplexCache(model.config)))
+    refused("padding_side='left'", lambda: model(tokens, attention_mask=right, **given(OctaplexCache(model.config))))
+    refused("4 dimensions", lambda: model(tokens, attention_mask=torch.ones(2, 1, 20, 20), **given(OctaplexCache(model.config))))
     cache = OctaplexCache(model.config)
-    model(tokens, past_key_values=cache)
-    refused("batch of 1", lambda: model(tokens[:1, :1], past_key_values=cache))
+    model(tokens, **given(cache))
+    refused("batch of 1", lambda: model(tokens[:1, :1], **given(cache)))
     late = torch.ones(2, 21)
     late[0, :3] = 0
-    refused("has 20 tokens", lambda: model(tokens[:, :1], attention_mask=late, past_key_values=cache))
-    refused("float32, float16 or bfloat16", lambda: model_of("llama", torch.float64)(tokens, past_key_values=OctaplexCache(model.config)))
+    refused("has 20 tokens", lambda: model(tokens[:, :1], attention_mask=late, **given(cache)))
+    refused("float32, float16 or bfloat16", lambda: model_of("llama", torch.float64)(tokens, **given(OctaplexCache(model.config))))
     refused("on meta", lambda: OctaplexCache(model.config).update(*[torch.empty(1, 2, 3, 32, device="meta")] * 2, 0))
-    refused("sliding window of 90", lambda: model_of("mistral")(tokens, past_key_values=OctaplexCache(model.config)))
+    refused("sliding window of 90", lambda: model_of("mistral")(tokens, **given(OctaplexCache(model.config))))
     refused("no option", lambda: OctaplexCache(model.config, sliding_window=3))
     only = transformers.LlamaConfig(num_hidden_layers=1, layer_types=["linear_attention"])
     refused("llama.*no layer of attention", lambda: OctaplexCache(only))
     chunked = transformers.LlamaConfig(num_hidden_layers=1, layer_types=["chunked_attention"], attention_chunk_size=64)
     refused("llama.*layers of chunked_attention", lambda: OctaplexCache(chunked))
-    refused("capacity|full", lambda: model(tokens, past_key_values=OctaplexCache(model.config, capacity=10)))
+    refused("capacity|full", lambda: model(tokens, **given(OctaplexCache(model.config, capacity=10))))
     with torch.enable_grad():
-        refused("no_grad", lambda: model(tokens, past_key_values=OctaplexCache(model.config)))
+        refused("no_grad", lambda: model(tokens, **given(OctaplexCache(model.config))))
 
 
 def test_masks_of_other_shapes_are_refused():
@@ -320,7 +347,7 @@ def test_models_that_cannot_be_served_are_refused_by_name(capacity):
     bloom = transformers.BloomConfig(vocab_size=97, hidden_size=128, n_head=4, n_layer=2)
     with pytest.raises(octaplex.Error, match="bloom.*transformers' attention functions" if capacity else "bloom.*pass capacity"):
         model = transformers.AutoModelForCausalLM.from_config(bloom, attn_implementation="octaplex").eval()
-        model(torch.arange(2, 90)[None], past_key_values=OctaplexCache(model.config, capacity=capacity))
+        model(torch.arange(2, 90)[None], **given(OctaplexCache(model.config, capacity=capacity)))
     latent = transformers.DeepseekV3Config(vocab_size=97, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, kv_lora_rank=32)
     with pytest.raises(octaplex.Error, match=r"deepseek_v3.*\(MLA\)"):
         OctaplexCache(latent, capacity=capacity)

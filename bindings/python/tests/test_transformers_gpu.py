@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is n
 transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed")
 
 import kinds  # noqa: E402
+from kinds import given  # noqa: E402
 import octaplex.transformers as ours  # noqa: E402
 from octaplex.transformers import OctaplexCache  # noqa: E402
 
@@ -76,7 +77,7 @@ def assert_close(found, wanted, tolerance=0.03):
 def in_pieces(model, tokens, cache):
     """Logits of 314 tokens: a prompt, a block, and steps."""
     pieces = [slice(0, 300), slice(300, 310), *(slice(i, i + 1) for i in range(310, 314))]
-    return torch.cat([model(tokens[:, piece], past_key_values=cache).logits for piece in pieces], 1)
+    return torch.cat([model(tokens[:, piece], **given(cache)).logits for piece in pieces], 1)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -112,7 +113,7 @@ def test_attention_of_several_kinds_is_that_of_the_cpu(name):
             pytest.skip("the stand-in takes tensors of the CPU for its own")
         here, ids = (model.to("cpu"), tokens.cpu()) if on_cpu else (model, tokens)
         cache = OctaplexCache(model.config, keys="turboquant:bits=8", values="turboquant:bits=8", balance=False)
-        logits.append(torch.cat([here(ids[:, part], past_key_values=cache).logits.cpu() for part in (slice(0, 330), slice(330, 331))], 1))
+        logits.append(torch.cat([here(ids[:, part], **given(cache)).logits.cpu() for part in (slice(0, 330), slice(330, 331))], 1))
     # A prompt's block sees its pages as they are stored; on the CPU the newest tokens are exact meanwhile.
     assert_close(*logits, 0.3 if name.startswith("gemma") else 0.1)
 
@@ -121,7 +122,7 @@ def test_attention_of_several_kinds_is_that_of_the_cpu(name):
 def test_prompts_longer_than_a_block(name):
     model, tokens = model_of(name), tokens_of(1, 2500 if gpu.STAND_IN else 3500)
     cache = OctaplexCache(model.config, **FINE)
-    found = model(tokens, past_key_values=cache).logits
+    found = model(tokens, **given(cache)).logits
     assert_close(found, eager(model, tokens, use_cache=False).logits)
 
 
@@ -134,13 +135,13 @@ def test_a_batch_with_left_padding(name):
     positions = (mask.cumsum(1) - 1).clamp(0)
     cache = OctaplexCache(model.config, **FINE)
     options = dict(attention_mask=mask, position_ids=positions)
-    found, wanted = model(tokens, past_key_values=cache, **options).logits, eager(model, tokens, use_cache=False, **options).logits
+    found, wanted = model(tokens, **given(cache), **options).logits, eager(model, tokens, use_cache=False, **options).logits
     assert_close(found[mask.bool()], wanted[mask.bool()])
     for step in range(2):  # all of the batch at once
         tokens = torch.cat([tokens, tokens_of(3, 1, seed=step)], 1)
         mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
         positions = (mask.cumsum(1) - 1).clamp(0)
-        found = model(tokens[:, -1:], attention_mask=mask, position_ids=positions[:, -1:], past_key_values=cache).logits
+        found = model(tokens[:, -1:], attention_mask=mask, position_ids=positions[:, -1:], **given(cache)).logits
         wanted = eager(model, tokens, use_cache=False, attention_mask=mask, position_ids=positions).logits[:, -1:]
         assert_close(found, wanted)
 
@@ -150,23 +151,47 @@ def test_generation_and_beams(name):
     model, tokens = model_of(name), tokens_of(2, 150)
     for options in (dict(), dict(num_beams=3, num_return_sequences=2)):
         options = dict(max_new_tokens=6, do_sample=False, **options)
-        found = model.generate(tokens, past_key_values=OctaplexCache(model.config, **FINE), **options)
+        found = model.generate(tokens, **given(OctaplexCache(model.config, **FINE)), **options)
         model.set_attn_implementation("eager")
         wanted = model.generate(tokens, **options)
         model.set_attn_implementation("octaplex")
         assert found.shape == wanted.shape and float((found == wanted).float().mean()) > 0.95
 
 
+@pytest.mark.parametrize("sinks", [0, 4])
+def test_a_step_begins_with_nothing(sinks):
+    model, tokens = model_of("llama"), tokens_of(2, 5)
+    wanted = eager(model, tokens, use_cache=False).logits
+    cache = OctaplexCache(model.config, sink_tokens=sinks, **FINE)
+
+    def steps(cache):
+        found = [model(tokens[:, i : i + 1], **given(cache)).logits for i in range(5)]
+        assert_close(torch.cat(found, 1), wanted)
+
+    steps(cache)
+    cache.crop(-5)
+    copied = copy.deepcopy(cache)
+    steps(cache)
+    steps(copied)
+    cache.reset()
+    steps(cache)
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([3, 0], device=DEVICE))
+    cache.batch_select_indices(torch.tensor([True, True], device=DEVICE))
+    cache.crop(-3)
+    assert_close(model(tokens.flip(0)[:, 2:], **given(cache)).logits, wanted.flip(0)[:, 2:])
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_crop_leaves_no_trace(name):
     model, tokens, other = model_of(name), tokens_of(2, 300), tokens_of(2, 40, seed=6)
     cache, straight = (OctaplexCache(model.config) for _ in range(2))
-    model(tokens, past_key_values=cache)
-    model(other, past_key_values=cache)
+    model(tokens, **given(cache))
+    model(other, **given(cache))
     cache.crop(-40)
-    model(tokens, past_key_values=straight)
+    model(tokens, **given(straight))
     assert cache.get_seq_length() == 300
-    found, wanted = (model(other[:, :7], past_key_values=each).logits for each in (cache, straight))
+    found, wanted = (model(other[:, :7], **given(each)).logits for each in (cache, straight))
     assert torch.equal(found, wanted)
     with pytest.raises(octaplex.Error, match="negative"):
         cache.crop(5)
@@ -177,7 +202,7 @@ def test_crop_leaves_no_trace(name):
 def test_sequences_are_picked_repeated_and_copied():
     model, tokens = model_of("gemma3"), tokens_of(2, 200)
     cache = OctaplexCache(model.config, **FINE)
-    model(tokens, past_key_values=cache)
+    model(tokens, **given(cache))
     copied = copy.deepcopy(cache)
     cache.batch_repeat_interleave(2)
     assert cache.batch_size == 4
@@ -186,15 +211,15 @@ def test_sequences_are_picked_repeated_and_copied():
     after = tokens_of(1, 5, seed=9)
     order = torch.tensor([0, 1, 1])
     wanted = eager(model, torch.cat([tokens[order], after.expand(3, -1)], 1), use_cache=False).logits[:, -5:]
-    assert_close(model(after.expand(3, -1), past_key_values=cache).logits, wanted)
+    assert_close(model(after.expand(3, -1), **given(cache)).logits, wanted)
     wanted = eager(model, torch.cat([tokens, after.expand(2, -1)], 1), use_cache=False).logits[:, -5:]
-    assert_close(model(after.expand(2, -1), past_key_values=copied).logits, wanted)
+    assert_close(model(after.expand(2, -1), **given(copied)).logits, wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_halves(dtype):
     model, tokens = model_of("llama", dtype), tokens_of(1, 200)
-    found = model(tokens, past_key_values=OctaplexCache(model.config, **FINE)).logits
+    found = model(tokens, **given(OctaplexCache(model.config, **FINE))).logits
     assert found.dtype == dtype
     assert_close(found.float(), eager(model, tokens, use_cache=False).logits.float(), 0.06)
 
@@ -203,7 +228,7 @@ def test_halves(dtype):
 def test_compressed_caches_stay_near(options):
     model, tokens = model_of("llama"), tokens_of(1, 400)
     cache = OctaplexCache(model.config, recent_window=0, **options)
-    found, wanted = model(tokens, past_key_values=cache).logits, eager(model, tokens, use_cache=False).logits
+    found, wanted = model(tokens, **given(cache)).logits, eager(model, tokens, use_cache=False).logits
     assert 1e-4 < float((found - wanted).norm() / wanted.norm()) < 0.5
     assert cache.stats().bits_per_value < 9
 
@@ -211,13 +236,13 @@ def test_compressed_caches_stay_near(options):
 def test_steps_are_near_the_cpus():
     model, tokens = model_of("llama"), tokens_of(1, 420)
     cache = OctaplexCache(model.config, **FINE)
-    model(tokens[:, :-1], past_key_values=cache)
-    found = model(tokens[:, -1:], past_key_values=cache).logits
+    model(tokens[:, :-1], **given(cache))
+    found = model(tokens[:, -1:], **given(cache)).logits
     assert_close(found, eager(model, tokens, use_cache=False).logits[:, -1:])
     if not gpu.STAND_IN:
         model = model.cpu()
         cache = OctaplexCache(model.config, **FINE)
-        wanted = model(tokens.cpu(), past_key_values=cache).logits[:, -1:]
+        wanted = model(tokens.cpu(), **given(cache)).logits[:, -1:]
         assert_close(found.cpu(), wanted)
 
 
@@ -225,14 +250,14 @@ def test_steps_are_near_the_cpus():
 def test_mistakes_are_said():
     model, tokens = model_of("llama"), tokens_of(2, 20)
     cache = OctaplexCache(model.config)
-    model(tokens, past_key_values=cache)
+    model(tokens, **given(cache))
     with pytest.raises(octaplex.Error, match="on cpu"):
-        model.cpu()(tokens.cpu()[:, :1], past_key_values=cache)
+        model.cpu()(tokens.cpu()[:, :1], **given(cache))
     model = model.cuda()
     with pytest.raises(octaplex.Error, match="take"):
-        model(tokens, past_key_values=OctaplexCache(model.config, keys="f16", values="f16"))
+        model(tokens, **given(OctaplexCache(model.config, keys="f16", values="f16")))
     with pytest.raises(octaplex.Error, match="capacity|full|room"):
-        model(tokens, past_key_values=OctaplexCache(model.config, capacity=10))
+        model(tokens, **given(OctaplexCache(model.config, capacity=10)))
 
 
 @pytest.mark.skipif(gpu.STAND_IN or torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -244,21 +269,21 @@ def test_layers_on_several_gpus():
     model = accelerate.dispatch_model(
         model.cpu(), {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers.1": 1, "model.layers.2": 1, "model.norm": 1, "model.rotary_emb": 0, "lm_head": 1}
     )
-    assert_close(model(tokens, past_key_values=OctaplexCache(model.config, **FINE)).logits.cpu(), wanted.cpu())
+    assert_close(model(tokens, **given(OctaplexCache(model.config, **FINE))).logits.cpu(), wanted.cpu())
 
 
 def test_steps_wait_for_nothing_and_pages_close():
     model, tokens = model_of("gemma3"), tokens_of(2, 330)
     at_once, stepwise = (OctaplexCache(model.config, **FINE) for _ in range(2))
-    model(tokens[:, :200], past_key_values=stepwise)
-    found = [model(tokens[:, i : i + 1], past_key_values=stepwise).logits for i in range(200, 330)]
-    model(tokens, past_key_values=at_once)
+    model(tokens[:, :200], **given(stepwise))
+    found = [model(tokens[:, i : i + 1], **given(stepwise)).logits for i in range(200, 330)]
+    model(tokens, **given(at_once))
     assert at_once.stats() == stepwise.stats()
     assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits[:, 200:])
     stepwise.crop(-20)
     at_once.crop(-20)
     after = tokens_of(2, 1, seed=9)
-    assert_close(*(model(after, past_key_values=cache).logits for cache in (at_once, stepwise)))
+    assert_close(*(model(after, **given(cache)).logits for cache in (at_once, stepwise)))
 
 
 @pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
@@ -270,9 +295,9 @@ def test_compiled_models_in_graphs_of_pytorch(name):
     caches = [OctaplexCache(model.config, capacity=600, **FINE) for _ in range(3)]
     forwards = model.forward, torch.compile(model.forward, mode="reduce-overhead"), torch.compile(model.forward)
     for cache in caches:
-        model(tokens[:, :250], past_key_values=cache)
+        model(tokens[:, :250], **given(cache))
     # The last one stands in one graph, with our calls.
-    steps = [lambda ids, f=f, c=c: f(ids, past_key_values=c).logits for f, c in zip(forwards[:2], caches)] + [DecodeGraph(forwards[2], caches[2])]
+    steps = [lambda ids, f=f, c=c: f(ids, **given(c)).logits for f, c in zip(forwards[:2], caches)] + [DecodeGraph(forwards[2], caches[2])]
     for i in range(250, 400):
         found = [step(tokens[:, i : i + 1]).clone() for step in steps]
         assert_close(found[1], found[0], 1e-2)
@@ -288,19 +313,19 @@ def test_a_graph_of_steps(name):
     model, tokens = model_of(name), tokens_of(2, 500)
     cache, other = (OctaplexCache(model.config, capacity=700, **FINE) for _ in range(2))
     for each in (cache, other):
-        model(tokens[:, :250], past_key_values=each)
+        model(tokens[:, :250], **given(each))
     step = DecodeGraph(model, cache)
     for i in range(250, 450):
-        found, wanted = step(tokens[:, i : i + 1]), model(tokens[:, i : i + 1], past_key_values=other).logits
+        found, wanted = step(tokens[:, i : i + 1]), model(tokens[:, i : i + 1], **given(other)).logits
         assert_close(found, wanted, 1e-3)
     assert cache.get_seq_length() == other.get_seq_length() == 450 and cache.stats() == other.stats()
     for each in (cache, other):
         each.crop(-30)
-        model(tokens[:, 420:440], past_key_values=each)
-    found, wanted = step(tokens[:, 440:441]), model(tokens[:, 440:441], past_key_values=other).logits
+        model(tokens[:, 420:440], **given(each))
+    found, wanted = step(tokens[:, 440:441]), model(tokens[:, 440:441], **given(other)).logits
     assert_close(found, wanted, 1e-3)
     cache.reset()
-    model(tokens[:, :250], past_key_values=cache)
+    model(tokens[:, :250], **given(cache))
     with pytest.raises(octaplex.Error, match="another DecodeGraph"):
         step(tokens[:, :1])
 
@@ -314,7 +339,7 @@ def test_a_graph_of_padded_sequences():
     mask[0, :37] = 0
     positions = (mask.cumsum(1) - 1).clamp(0)
     cache = OctaplexCache(model.config, capacity=600, **FINE)
-    model(tokens[:, :250], attention_mask=mask, position_ids=positions, past_key_values=cache)
+    model(tokens[:, :250], attention_mask=mask, position_ids=positions, **given(cache))
     step = DecodeGraph(model, cache)
     found = torch.cat([step(tokens[:, i : i + 1]).clone() for i in range(250, 300)], 1)
     mask = torch.cat([mask, torch.ones_like(tokens[:, 250:])], 1)

@@ -15,6 +15,7 @@ if not (MODEL and TOOL):
 import gguf  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from kinds import given  # noqa: E402
 from octaplex.transformers import OctaplexCache  # noqa: E402
 
 TEXT = pathlib.Path(__file__).parents[3] / "docs/architecture.md"
@@ -77,7 +78,7 @@ def test_generate_writes_what_the_tool_writes(decoded, model, tmp_path, name):
     flags, options = SETTINGS[name]
     prompt, written, held = told(decoded, tmp_path, flags)
     cache = OctaplexCache(model.config, max_rollback=0, **options)  # as the tool has it, which drafts nothing
-    found = model.generate(torch.tensor([prompt]), past_key_values=cache, do_sample=False, max_new_tokens=NEW + 1)[0, PROMPT:]
+    found = model.generate(torch.tensor([prompt]), **given(cache), do_sample=False, max_new_tokens=NEW + 1)[0, PROMPT:]
     assert found[:NEW].tolist() == written
     assert cache.stats().bytes == held
 
@@ -92,9 +93,9 @@ def test_what_the_tool_writes_is_likely(decoded, model, tmp_path, name):
     other, tokens = 0, prompt
     with torch.no_grad():
         for token in written:
-            likely = model(torch.tensor([tokens]), past_key_values=cache).logits[0, -1].log_softmax(-1)
+            likely = model(torch.tensor([tokens]), **given(cache)).logits[0, -1].log_softmax(-1)
             assert likely.max() - likely[token] < 0.5
             other, tokens = other + (likely.argmax() != token), [token]
-        model(torch.tensor([tokens]), past_key_values=cache)
+        model(torch.tensor([tokens]), **given(cache))
     assert other <= 3
     assert cache.stats().bytes == held

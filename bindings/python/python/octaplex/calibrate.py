@@ -106,7 +106,7 @@ class _Model:
 
     def logits(self, tokens: Any, cache: Any = None) -> Any:
         """Logits [positions, vocabulary] from the first position that reads pages on, except those of the last token."""
-        options = {"use_cache": False} if cache is None else {"past_key_values": cache, "use_cache": True}
+        options = {"use_cache": False} if cache is None else {**self.ours.given(self.model, cache), "use_cache": True}
         with self.torch.no_grad():
             found = self.model(input_ids=tokens, logits_to_keep=tokens.shape[1] - _FIRST_PAGED, **options)
         return found.logits[0, :-1].float()
@@ -115,7 +115,7 @@ class _Model:
         """Key/value heads and width of a layer, found by a run on a few tokens."""
         cache = self.cache(None, keys="f16", values="f16", capacity=_FIRST_PAGED + 1)
         with self.torch.no_grad():
-            self.model(input_ids=tokens[:, :2], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self.model(input_ids=tokens[:, :2], **self.ours.given(self.model, cache), use_cache=True, logits_to_keep=1)
         for layer in cache.ours:
             if not layer.is_initialized:
                 raise Error(f"layer {layer.number} did not attend by transformers' interface: the model has attention of its own")

@@ -2,13 +2,14 @@
 
 >>> from octaplex.transformers import OctaplexCache
 >>> model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="octaplex")  # doctest: +SKIP
->>> model.generate(**inputs, past_key_values=OctaplexCache(model.config, bits=4.2))  # doctest: +SKIP
+>>> model.generate(**inputs, cache=OctaplexCache(model.config, bits=4.2))  # doctest: +SKIP
 
 Importing this module registers the attention. It reads the compressed bytes on the model's device: the CPU, or a GPU of NVIDIA's. Each
 layer's cache is on the device of its keys.
 
-It supports transformers 5.17 to 5.23 (KNOWN). There, ``update`` takes a layer's new keys and values, and its result goes to the attention
-function.
+Before transformers 5.24 the argument ``cache`` is called ``past_key_values``.
+
+It needs transformers 5.17 or newer. There, ``update`` takes a layer's new keys and values, and its result goes to the attention function.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from . import _gpu, _octaplex
 from ._cache import Cache, Stats, profile_text, settings_of
 from ._octaplex import Error
 
-#: The newest version of transformers that this module supports and tests.
-KNOWN = "5.23"
+#: The newest version of transformers that is tested. Others work as long as they have what this module imports.
+KNOWN = "5.24"
 
 try:
     import torch
@@ -37,7 +38,9 @@ except ImportError as error:
     if error.name in ("torch", "transformers"):
         raise
     version = getattr(transformers, "__version__", "of unknown version")
-    raise Error(f"transformers {version} is not supported ({error}): pip install 'transformers=={KNOWN}.*'") from error
+    raise Error(
+        f"transformers {version} lacks what octaplex needs ({error}); 5.17 to {KNOWN} have it: pip install 'transformers=={KNOWN}.*', or a newer octaplex"
+    ) from error
 
 __all__ = ["KNOWN", "DecodeGraph", "OctaplexCache"]
 
@@ -560,14 +563,21 @@ class OctaplexCache(_Base):
         #: Whether a DecodeGraph is running. It has no mask: each sequence continues after its own tokens.
         self.stepping = False
         again = _read_again(config, kinds)
+        #: Layers that stay with transformers, by number: their kind and its arguments.
+        self._theirs = {number: (kind, each) for number, (kind, each) in enumerate(zip(kinds, settings)) if kind not in _OURS}
         super().__init__(
             layers=[
-                _Layer(self, number, each.get("sliding_window"), number in again) if kind in _OURS else DYNAMIC_LAYER_TYPE_MAPPING[kind](**each)
-                for number, (kind, each) in enumerate(zip(kinds, settings))
+                self._their(number) if number in self._theirs else _Layer(self, number, each.get("sliding_window"), number in again)
+                for number, each in enumerate(settings)
             ]
         )
         #: Layers whose keys and values this cache holds.
         self.ours = [layer for layer in self.layers if isinstance(layer, _Layer)]
+
+    def _their(self, number: int) -> Any:
+        """Creates an empty layer of transformers."""
+        kind, settings = self._theirs[number]
+        return DYNAMIC_LAYER_TYPE_MAPPING[kind](**settings)
 
     def __deepcopy__(self, memo: Any) -> OctaplexCache:
         copied = type(self).__new__(type(self))
@@ -601,6 +611,11 @@ class OctaplexCache(_Base):
         self._groups.clear()
         self._padding = (None, [])
         super().reset()
+        for number in self._theirs:  # theirs would keep the batch size
+            recorded = getattr(self.layers[number], "record_past", False)
+            self.layers[number] = self._their(number)
+            if recorded:
+                self.layers[number].activate_past_recording()
 
     def _padding_of(self, mask: torch.Tensor) -> list[int]:
         """Returns the padding of each sequence in tokens. All layers get the same mask, so it is copied from the GPU once."""
@@ -616,7 +631,8 @@ class OctaplexCache(_Base):
         if tokens_to_remove > 0:
             raise Error(f"crop({tokens_to_remove}): pass minus the number of tokens to remove, a negative number")
         others = [layer for layer in self.layers if not isinstance(layer, _Layer)]
-        if tokens_to_remove and not all(layer.is_croppable for layer in others):
+        # A layer of convolutions goes back only if it has recorded its past.
+        if tokens_to_remove and not all(layer.is_croppable and getattr(layer, "record_past", True) for layer in others):
             raise Error("the states of linear attention cannot be taken back: call reset(), and pass the tokens that stay to the model again")
 
         def ends(sequences: Union[_Sequences, _OnGpu]) -> list[tuple[int, int]]:
@@ -631,7 +647,8 @@ class OctaplexCache(_Base):
             for end in ends(sequences):
                 sequences.truncate(*end)
         for layer in others:
-            layer.crop(tokens_to_remove)
+            if getattr(layer, "record_past", True):
+                layer.crop(tokens_to_remove)
         for layer in self.ours:
             layer.length = max(layer.length + tokens_to_remove, 0)
 
@@ -645,7 +662,8 @@ class OctaplexCache(_Base):
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keeps only these sequences, by number or by a mask."""
-        self._pick(torch.arange(max(self.batch_size, 0))[indices].tolist())
+        if self._groups:  # as transformers' caches do, an empty one takes any
+            self._pick(torch.arange(self.batch_size)[torch.as_tensor(indices).cpu()].tolist())
 
     def _pick(self, indices: list[int]) -> None:
         for sequences in self._groups.values():
@@ -696,11 +714,17 @@ def _next_page(position: int, first: int, page: int) -> int:
     return int(first + ((position - first) // page + 1) * page)
 
 
+def given(model: Any, cache: OctaplexCache) -> dict[str, Any]:
+    """Returns a cache as an argument of a model: ``cache``, which was ``past_key_values`` before transformers 5.24."""
+    names = inspect.signature(getattr(getattr(model, "_orig_mod", model), "forward", model)).parameters
+    return {"cache" if "cache" in names else "past_key_values": cache}
+
+
 class DecodeGraph:
     """Runs a model's decode steps as one CUDA graph. A step takes a token of each sequence and returns logits.
 
     >>> step = DecodeGraph(torch.compile(model), cache)  # doctest: +SKIP
-    >>> logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits  # doctest: +SKIP
+    >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits  # doctest: +SKIP
     >>> for _ in range(100):  # doctest: +SKIP
     ...     logits = step(logits[:, -1:].argmax(-1))
 
@@ -761,7 +785,7 @@ class DecodeGraph:
     def _logits(self) -> torch.Tensor:
         self.cache.stepping = True
         try:
-            found = self.model(self.tokens, past_key_values=self.cache, position_ids=self.positions, use_cache=True)
+            found = self.model(self.tokens, **given(self.model, self.cache), position_ids=self.positions, use_cache=True)
         finally:
             self.cache.stepping = False
         logits: torch.Tensor = found.logits
