@@ -2,7 +2,7 @@
 
 use crate::arrays::{Floats, FloatsMut, bytes, floats};
 use crate::work::{Call, Waiting, waiting, work};
-use crate::{Error, OrRaise, Result, os_error, spec_or};
+use crate::{Error, OrRaise, Result, os_error, raised, spec_or};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::Center;
 use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Profile, Stats};
@@ -192,6 +192,11 @@ impl Cache {
         })
     }
 
+    /// Returns the bits a value in pages, the mean over all layers.
+    fn page_bits(&self, py: Python) -> Result<f64> {
+        self.read(py, |cache| page_bits(cache.layers().iter().map(octaplex::cache::SharedLayer::config)))
+    }
+
     fn append(&self, py: Python, layer: usize, keys: Floats, values: Floats) -> Result<()> {
         let (keys, values) = (keys.tensor()?, values.tensor()?);
         self.change(py, |cache| cache.append(layer, keys, values))?.or_raise()
@@ -284,15 +289,15 @@ impl Cache {
             KvCache::load_from(&mut BufReader::new(Waiting(file)), Backend::detect())
         };
         let name = path.display();
-        match work(py, read)? {
+        match work(py, read)?
+            .map_err(|error| (error.get_ref().and_then(|inner| inner.downcast_ref().copied()), error))
+        {
             Ok(cache) => Ok(Self::of(cache)),
-            Err(error) if error.get_ref().is_some_and(|inner| inner.is::<octaplex::Error>()) => {
-                Err(Error::new_err(format!("{name}: {error}")))
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Err((Some(inner), _)) => Err(raised(inner, &format!("{name}: "))),
+            Err((_, error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 Err(Error::new_err(format!("{name}: the file is truncated, or not a snapshot of a cache")))
             }
-            Err(error) => Err(os_error(error, &path)),
+            Err((_, error)) => Err(os_error(error, &path)),
         }
     }
 
@@ -304,6 +309,12 @@ impl Cache {
     fn stats(&self, py: Python) -> Result<Vec<usize>> {
         Ok(numbers(&self.read(py, KvCache::stats)?))
     }
+}
+
+/// Returns the mean of the bits a value in pages.
+pub(crate) fn page_bits<'a>(configs: impl ExactSizeIterator<Item = &'a LayerConfig>) -> f64 {
+    let count = configs.len().max(1) as f64;
+    configs.map(|config| config.page_bits() / count).sum()
 }
 
 /// Returns counts in the order of the Python class's fields.

@@ -1,9 +1,9 @@
 //! Caches on a GPU: layers of several sequences. The Python classes know which cache owns which sequence.
 
 use crate::arrays::{Floats, OnDevice, RowsOnDevice, floats, stream};
-use crate::cache::{Cache, Options, Settings, numbers};
+use crate::cache::{Cache, Options, Settings, numbers, page_bits};
 use crate::work::work;
-use crate::{Error, OrRaise, OutOfMemory, Result};
+use crate::{Error, OrRaise, Result, out_of_memory, raised};
 use octaplex::gpu::{self, Device, Failure, Layer};
 use octaplex::{Floats as Tensor, KvCache, Stats};
 use pyo3::prelude::*;
@@ -20,7 +20,8 @@ static DEVICES: Mutex<Option<HashMap<usize, Device>>> = Mutex::new(None);
 impl<T> OrRaise<T> for core::result::Result<T, gpu::Error> {
     fn or_raise(self) -> Result<T> {
         self.map_err(|error| match error {
-            gpu::Error::Device(Failure::Memory { .. }) => OutOfMemory::new_err(error.to_string()),
+            gpu::Error::Device(Failure::Memory { .. }) => out_of_memory(error.to_string()),
+            gpu::Error::Library(error) => raised(error, ""),
             error => Error::new_err(error.to_string()),
         })
     }
@@ -180,6 +181,11 @@ impl DeviceCache {
         let specs =
             |layer: &mut Layer| Ok((layer.config().keys.to_string(), layer.config().values.to_string()));
         self.work(py, || self.each(specs))
+    }
+
+    /// Returns the bits a value in pages, the mean over all layers.
+    fn page_bits(&self, py: Python) -> Result<f64> {
+        self.work(py, || Ok(page_bits(self.each(|layer| Ok(*layer.config()))?.iter())))
     }
 
     /// Returns the number of sequences.

@@ -9,9 +9,11 @@ mod device;
 mod profile;
 mod work;
 
-use octaplex::{Backend, CodecSpec, verify};
-use pyo3::exceptions::PyOSError;
+use octaplex::{Backend, CodecSpec, ErrorKind, verify};
+use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyType};
 use std::path::Path;
 
 pyo3::create_exception!(
@@ -20,12 +22,31 @@ pyo3::create_exception!(
     pyo3::exceptions::PyValueError,
     "Says what was wrong, and what to do."
 );
-pyo3::create_exception!(
-    octaplex,
-    OutOfMemory,
-    Error,
-    "A GPU has too little free memory. The cache is unchanged."
-);
+
+/// Returns the type `OutOfMemory`, which is both an `Error` and Python's MemoryError.
+fn out_of_memory_type(py: Python<'_>) -> Result<&Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let make = || -> Result<Py<PyType>> {
+        let bases = (py.get_type::<Error>(), py.get_type::<PyMemoryError>());
+        let dict = PyDict::new(py);
+        dict.set_item("__module__", "octaplex")?;
+        dict.set_item(
+            "__doc__",
+            "The machine or the GPU has too little free memory. The cache is unchanged.",
+        )?;
+        let made = py.get_type::<PyType>().call1(("OutOfMemory", bases, dict))?;
+        Ok(made.cast_into::<PyType>()?.unbind())
+    };
+    Ok(TYPE.get_or_try_init(py, make)?.bind(py))
+}
+
+/// Creates the error of a machine or a GPU with too little memory.
+pub(crate) fn out_of_memory(words: String) -> PyErr {
+    Python::attach(|py| match out_of_memory_type(py) {
+        Ok(kind) => PyErr::from_type(kind.clone(), words),
+        Err(error) => error,
+    })
+}
 
 /// The result of every call.
 pub(crate) type Result<T> = PyResult<T>;
@@ -37,7 +58,16 @@ pub(crate) trait OrRaise<T> {
 
 impl<T> OrRaise<T> for core::result::Result<T, octaplex::Error> {
     fn or_raise(self) -> Result<T> {
-        self.map_err(|error| Error::new_err(error.to_string()))
+        self.map_err(|error| raised(error, ""))
+    }
+}
+
+/// Converts an error of the library. Its words follow `before`.
+pub(crate) fn raised(error: octaplex::Error, before: &str) -> PyErr {
+    let words = format!("{before}{error}");
+    match error.kind() {
+        ErrorKind::Memory => out_of_memory(words),
+        _ => Error::new_err(words),
     }
 }
 
@@ -97,7 +127,7 @@ fn checksums(py: Python) -> Result<(Vec<Line>, String)> {
 #[pymodule]
 fn _octaplex(module: &Bound<PyModule>) -> Result<()> {
     module.add("Error", module.py().get_type::<Error>())?;
-    module.add("OutOfMemory", module.py().get_type::<OutOfMemory>())?;
+    module.add("OutOfMemory", out_of_memory_type(module.py())?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<codec::Codec>()?;
     module.add_class::<cache::Cache>()?;

@@ -1,6 +1,7 @@
 """The package as a user has it: results beside plain NumPy, every type that tensors may have, and every mistake an Error."""
 
 import copy
+import os
 import pickle
 import re
 import threading
@@ -102,6 +103,7 @@ def test_attention_of_a_cache():
     stats = cache.stats()
     assert (stats.tokens, stats.next_position, cache.next_position(1), cache.next_position()) == (500, 500, 500, 0)
     assert 6 < stats.bits_per_value < 16
+    assert 2 < cache.page_bits < stats.bits_per_value and f"{stats.bits_per_value:.2f} bits a value, {cache.page_bits:.2f} in pages" in repr(cache)
 
 
 def test_values_of_another_width():
@@ -125,6 +127,21 @@ def test_values_of_another_width():
 
 
 PROFILE = ROOT / "profiles" / "smollm2-135m.octaprofile"
+
+
+def test_what_is_no_profile_is_refused_in_a_line(tmp_path):
+    (tmp_path / "model").write_bytes(b"\xff\x00" * 9)
+    (tmp_path / "long").write_text("x" * ((1 << 24) + 1))
+    forms = ["{\n" + '"layers": 30,\n' * 9999 + "}", "x" * 5000, "a\0b", os.devnull, tmp_path / "model", tmp_path / "long"]
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe")  # which nobody writes
+        forms.append(tmp_path / "pipe")
+    for form in forms:
+        with pytest.raises(octaplex.Error, match="profile") as raised:
+            octaplex.Cache(30, 3, 64, 1000, profile=form, bits=2.2)
+        assert len(str(raised.value)) < 250 + len(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        octaplex.Cache(30, 3, 64, 1000, profile=tmp_path / "nope", bits=2.2)
 
 
 def test_a_profile_spends_the_bits():

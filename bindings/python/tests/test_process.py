@@ -235,6 +235,10 @@ for call in (
         print("made")
     except octaplex.Error:
         pass
+try:
+    cache(capacity=2**30, max_rollback=2**24)
+except MemoryError as error:
+    assert isinstance(error, octaplex.OutOfMemory) and isinstance(error, octaplex.Error) and "bytes" in str(error), error
 octaplex.Codec("turboquant:rotation=haar", 64, layer=2**32 - 1, head=2**32 - 1, role="values").encode(np.ones((1, 64), np.float32))
 cache(capacity=2**40, max_rollback=0)
 print("refused")

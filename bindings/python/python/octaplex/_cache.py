@@ -45,17 +45,30 @@ class Stats(NamedTuple):
         return 8 * self.bytes / max(self.values, 1)
 
 
+#: Profiles take kilobytes.
+_MOST_PROFILE = 1 << 24
+
+
 def profile_text(profile: Any) -> str:
     """A profile's text: itself, or that of the file at a path."""
     if isinstance(profile, str) and profile.lstrip().startswith(("octaplex-profile", "#")):
         return profile
     if not isinstance(profile, (str, os.PathLike)):
         raise Error(f"profile is a path or the text of a profile, not {type(profile).__name__}")
+    path = os.fspath(profile)
+    shown = _options.shown(path)
+    if isinstance(path, str) and ("\n" in path or "\0" in path or len(path) > 4096):
+        raise Error(f"profile is {shown}, neither a path nor a profile: the text of a profile begins with \"octaplex-profile\"")
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):  # a pipe or a device may never end
+        raise Error(f"profile is {shown}, which is not a regular file: pass a file from octaplex calibrate")
     try:
-        with open(profile, encoding="utf-8") as file:
-            return file.read()
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_MOST_PROFILE + 1)
     except UnicodeDecodeError:
-        raise Error(f"{os.fspath(profile)!r} is no profile: it is not text in UTF-8") from None
+        raise Error(f"{path!r} is no profile: it is not text in UTF-8") from None
+    if len(text) > _MOST_PROFILE:
+        raise Error(f"{path!r} is no profile: it has more than {_MOST_PROFILE} characters")
+    return text
 
 
 def settings_of(
@@ -183,6 +196,12 @@ class Cache:
     def specs(self) -> list[tuple[str, str]]:
         """Returns the specs of each layer's keys and values."""
         return self._any.specs()
+
+    @property
+    def page_bits(self) -> float:
+        """Returns the bits a value in pages. ``stats().bits_per_value`` comes down to it as the context grows, because the newest tokens
+        are exact."""
+        return self._any.page_bits()
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Appends tokens to a layer: keys [kv_heads, tokens, head_dim], after the rotary embedding, and values
@@ -325,4 +344,5 @@ class Cache:
     def __repr__(self) -> str:
         stats = self.stats()
         where = "" if self._gpu is None else f" on {self.device}"
-        return f"<Cache{where}: {self.layers} layers, {stats.next_position} tokens, {stats.bytes} bytes>"
+        bits = f"{stats.bits_per_value:.2f} bits a value, {self.page_bits:.2f} in pages"
+        return f"<Cache{where}: {self.layers} layers, {stats.next_position} tokens, {stats.bytes} bytes, {bits}>"

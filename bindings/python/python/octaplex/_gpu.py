@@ -350,3 +350,7 @@ class Sequence:
     def specs(self) -> list[tuple[str, str]]:
         """As on the CPU."""
         return self.cache.specs()
+
+    def page_bits(self) -> float:
+        """As on the CPU."""
+        return self.cache.page_bits()

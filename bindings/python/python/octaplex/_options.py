@@ -15,9 +15,9 @@ def whole(value: Any, what: str, most: int = sys.maxsize) -> int:
     try:
         found = operator.index(value)
     except TypeError:
-        raise Error(f"{what} is {_shown(value)}: pass a whole number") from None
+        raise Error(f"{what} is {shown(value)}: pass a whole number") from None
     if not 0 <= found <= most:
-        raise Error(f"{what} is {_shown(found)}: pass a number from 0 to {most}")
+        raise Error(f"{what} is {shown(found)}: pass a number from 0 to {most}")
     return found
 
 
@@ -28,7 +28,7 @@ def real(value: Any, what: str) -> float:
     except (OverflowError, TypeError, ValueError):
         found = math.nan
     if math.isnan(found):
-        raise Error(f"{what} is {_shown(value)}: pass a number")
+        raise Error(f"{what} is {shown(value)}: pass a number")
     return found
 
 
@@ -36,13 +36,13 @@ def flag(value: Any, what: str) -> bool:
     """Returns a bool."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":
         return bool(value)
-    raise Error(f"{what} is {_shown(value)}: pass True or False")
+    raise Error(f"{what} is {shown(value)}: pass True or False")
 
 
 def text(value: Any, what: str) -> str:
     """Returns a string: a spec or a name."""
     if not isinstance(value, str):
-        raise Error(f"{what} is {_shown(value)}: pass a string")
+        raise Error(f"{what} is {shown(value)}: pass a string")
     return value
 
 
@@ -61,7 +61,7 @@ def real_or_none(value: Any, what: str) -> Optional[float]:
     return None if value is None else real(value, what)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Returns a value for a message: on one line, and cut if it is long."""
     words = " ".join(repr(value).split())
     return words if len(words) <= 60 else words[:57] + "..."
