@@ -280,7 +280,7 @@ def test_compiled_models_give_the_same_logits(name):
     wanted = logits(model.forward)
     torch._dynamo.reset()
     assert_close(logits(compiled), wanted, 1e-5)
-    refused = OctaplexCache(model.config, capacity=10)
+    refused = OctaplexCache(model.config, capacity=140)
     with pytest.raises(octaplex.Error, match="capacity|full"):
         compiled(tokens, **given(refused))
 
@@ -292,8 +292,8 @@ def test_mistakes_are_said():
         with pytest.raises(octaplex.Error, match=match):
             call()
 
-    refused("past_key_values=OctaplexCache", lambda: model(tokens))
-    refused("past_key_values=OctaplexCache", lambda: model(tokens, use_cache=False))
+    refused("cache=OctaplexCache.*past_key_values= before", lambda: model(tokens))
+    refused("cache=OctaplexCache.*LlamaAttention", lambda: model(tokens, use_cache=False))
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
         refused("set_attn_implementation", lambda: model(tokens, **given(OctaplexCache(model.config))))
@@ -316,9 +316,72 @@ def test_mistakes_are_said():
     refused("llama.*no layer of attention", lambda: OctaplexCache(only))
     chunked = transformers.LlamaConfig(num_hidden_layers=1, layer_types=["chunked_attention"], attention_chunk_size=64)
     refused("llama.*layers of chunked_attention", lambda: OctaplexCache(chunked))
-    refused("capacity|full", lambda: model(tokens, **given(OctaplexCache(model.config, capacity=10))))
+    refused("cache is full", lambda: model(tokens.repeat(1, 10), **given(OctaplexCache(model.config, capacity=140))))
     with torch.enable_grad():
         refused("no_grad", lambda: model(tokens, **given(OctaplexCache(model.config))))
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (dict(keys="trelis"), "trelis"), (dict(values="int:bits=99"), "bits"), (dict(bits=1), "bits"), (dict(bits=float("nan")), "bits is nan"),
+        (dict(capacity=100), "capacity"), (dict(capacity=-1), "capacity is -1"), (dict(capacity=1.5), "capacity is 1.5"),
+        (dict(page=100), "page"), (dict(center="x"), "center"), (dict(balance=1), "balance"), (dict(bits=3, keys="int"), "either"),
+        (dict(sink_tokens=2**62), "sink"), (dict(profile="octaplex-profile 1", bits=3), "profile"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3_5"])
+def test_wrong_options_are_refused_at_once(name, options, said):
+    if name not in CONFIGS | KINDS:
+        pytest.skip(f"this version of transformers has no {name}")
+    with pytest.raises(octaplex.Error, match=said):
+        OctaplexCache((CONFIGS | KINDS)[name](), **options)
+
+
+def whisper():
+    return transformers.WhisperConfig(
+        vocab_size=120, d_model=128, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=64,
+        decoder_ffn_dim=64, num_mel_bins=8, max_source_positions=50, max_target_positions=448, decoder_start_token_id=1, pad_token_id=0,
+        bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [whisper, lambda: transformers.T5Config(vocab_size=120, d_model=128, num_layers=2)])
+@pytest.mark.parametrize("capacity", [None, 448])
+def test_encoders_with_decoders_are_refused(config, capacity):
+    with pytest.raises(octaplex.Error, match="(whisper|t5).*an encoder and a decoder"):
+        OctaplexCache(config(), capacity=capacity)
+
+
+@pytest.mark.parametrize("implementation", ["octaplex", {"text_config": "octaplex"}])
+def test_images_with_text(implementation):
+    """The image encoder has no cache: it gets PyTorch's attention."""
+    config = transformers.LlavaConfig(
+        text_config=CONFIGS["llama"](), image_token_index=110, image_token_id=110, vision_feature_layer=-1,
+        vision_config=transformers.CLIPVisionConfig(hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14),
+    )  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.LlavaForConditionalGeneration(config).eval()
+    tokens, pixels = tokens_of(1, 40) % 100 + 2, torch.randn(1, 3, 28, 28)
+    tokens[:, 5:9] = 110
+    wanted = model(input_ids=tokens, pixel_values=pixels, use_cache=False).logits
+    model.set_attn_implementation(implementation)
+    cache = exact(model)
+    assert_close(model(input_ids=tokens, pixel_values=pixels, **given(cache)).logits, wanted)
+    assert cache.get_seq_length() == 40
+    with pytest.raises(octaplex.Error, match="text_config"):
+        model(input_ids=tokens, pixel_values=pixels)
+
+
+def test_an_encoder_alone_has_pytorchs_attention():
+    config = transformers.BertConfig(vocab_size=120, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
+    torch.manual_seed(3)
+    model, tokens = transformers.BertModel(config).eval(), tokens_of(2, 20)
+    mask = torch.ones_like(tokens)
+    mask[0, 15:] = 0
+    wanted = model(tokens, attention_mask=mask).last_hidden_state
+    model.set_attn_implementation("octaplex")
+    assert_close(model(tokens, attention_mask=mask).last_hidden_state[mask.bool()], wanted[mask.bool()])
 
 
 def test_masks_of_other_shapes_are_refused():
@@ -327,7 +390,7 @@ def test_masks_of_other_shapes_are_refused():
 
     sizes = dict(batch_size=1, q_length=600, kv_length=600)
     assert _mask(**sizes) is None
-    for function, window in ((bidirectional_mask_function, None), (chunked_causal_mask_function(100, torch.zeros(1, dtype=int)), 100)):
+    for function, window in ((bidirectional_mask_function, 100), (chunked_causal_mask_function(100, torch.zeros(1, dtype=int)), 100)):
         with pytest.raises(octaplex.Error, match="neither causal"):
             _mask(**sizes, mask_function=function, local_size=window)
 
@@ -339,7 +402,7 @@ def test_the_package_itself_needs_neither_and_another_version_is_said(tmp_path):
     (tmp_path / "transformers/__init__.py").write_text("__version__ = '9.1'")
     path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
     found = subprocess.run([sys.executable, "-c", "import octaplex.transformers"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-    assert "octaplex.Error" in found.stderr and "transformers 9.1" in found.stderr and "5.23" in found.stderr
+    assert "octaplex.Error" in found.stderr and "transformers 9.1" in found.stderr and "5.24" in found.stderr
 
 
 @pytest.mark.parametrize("capacity", [None, 1024])
@@ -347,6 +410,11 @@ def test_models_that_cannot_be_served_are_refused_by_name(capacity):
     bloom = transformers.BloomConfig(vocab_size=97, hidden_size=128, n_head=4, n_layer=2)
     with pytest.raises(octaplex.Error, match="bloom.*transformers' attention functions" if capacity else "bloom.*pass capacity"):
         model = transformers.AutoModelForCausalLM.from_config(bloom, attn_implementation="octaplex").eval()
+        model(torch.arange(2, 90)[None], **given(OctaplexCache(model.config, capacity=capacity)))
+    falcon = transformers.FalconConfig(vocab_size=97, hidden_size=128, num_attention_heads=4, num_hidden_layers=2)
+    with pytest.raises(octaplex.Error, match="If you did, the model has attention of its own"):
+        model = transformers.AutoModelForCausalLM.from_config(falcon).eval()
+        model.set_attn_implementation("octaplex")  # transformers logs that it cannot
         model(torch.arange(2, 90)[None], **given(OctaplexCache(model.config, capacity=capacity)))
     latent = transformers.DeepseekV3Config(vocab_size=97, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, kv_lora_rank=32)
     with pytest.raises(octaplex.Error, match=r"deepseek_v3.*\(MLA\)"):

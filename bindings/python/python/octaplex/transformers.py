@@ -18,7 +18,7 @@ import copy
 import inspect
 from typing import Any, Optional, Union
 
-from . import _gpu, _octaplex
+from . import _gpu, _octaplex, _options
 from ._cache import Cache, Stats, profile_text, settings_of
 from ._octaplex import Error
 
@@ -30,7 +30,9 @@ try:
     import transformers
     from transformers.cache_utils import Cache as _Base
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, CacheLayerMixin, get_layer_types_and_kwargs
-    from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.masking_utils import AttentionMaskInterface, bidirectional_mask_function, causal_mask_function, sdpa_mask
+    from transformers.masking_utils import sliding_window_causal_mask_function
     from transformers.modeling_utils import AttentionInterface
 
     from . import _compiled
@@ -87,7 +89,8 @@ class _States(torch.Tensor):
             )
         raise Error(
             "the model's attention cannot read an OctaplexCache: call model.set_attn_implementation('octaplex'), "
-            "or load the model with attn_implementation='octaplex'"
+            "or load the model with attn_implementation='octaplex'. If you did, the model has attention of its own: use a cache of "
+            "transformers for it"
         )
 
 
@@ -531,7 +534,12 @@ class OctaplexCache(_Base):
         ``max_rollback`` and others."""
         if unknown := sorted(options.keys() - _DEFAULTS):
             raise Error(f"{', '.join(unknown)}: no option here (windows and shapes come from the model): pass {', '.join(_DEFAULTS)}")
-        config = config.get_text_config(decoder=True)
+        encodes, config = config, config.get_text_config(decoder=True)
+        if getattr(encodes, "is_encoder_decoder", False) or getattr(config, "is_encoder_decoder", False):
+            raise Error(
+                f"the model ({encodes.model_type}) has an encoder and a decoder, and OctaplexCache serves only decoders: use a cache of "
+                "transformers for it"
+            )
         if getattr(config, "kv_lora_rank", None):
             raise Error(
                 f"the model ({config.model_type}) has multi-head latent attention (MLA), which OctaplexCache does not support: use a cache "
@@ -555,7 +563,7 @@ class OctaplexCache(_Base):
             capacity = getattr(config, "max_position_embeddings", None)
         if capacity is None:
             raise Error(f"the model ({config.model_type}) does not say how many tokens it takes: pass capacity")
-        self.config, self.capacity = config, capacity
+        self.config, self.capacity = config, _options.whole(capacity, "capacity")
         self._groups: dict[tuple[Any, ...], Union[_Sequences, _OnGpu]] = {}
         self._padding: tuple[Any, list[int]] = (None, [])
         #: The number by which compiled code finds this cache.
@@ -573,6 +581,18 @@ class OctaplexCache(_Base):
         )
         #: Layers whose keys and values this cache holds.
         self.ours = [layer for layer in self.layers if isinstance(layer, _Layer)]
+        self._check_options()
+
+    def _check_options(self) -> None:
+        """Raises the errors of the first forward pass: creates a cache on the CPU, if the config has a shape that all layers may have."""
+        config = self.config
+        heads, queries = (getattr(config, name, None) for name in ("num_key_value_heads", "num_attention_heads"))
+        width = getattr(config, "head_dim", None)
+        if width is None and isinstance(queries, int) and isinstance(getattr(config, "hidden_size", None), int):
+            width = config.hidden_size // max(queries, 1)
+        shape = [size if isinstance(size, int) and size > 0 else usual for size, usual in ((heads or queries, 1), (width, 128))]
+        settings = settings_of(**self.options, sliding_window=self.ours[0].held, held_layers=self.held_layers())
+        _octaplex.Cache(len(self.layers), *shape, self.capacity, settings)
 
     def _their(self, number: int) -> Any:
         """Creates an empty layer of transformers."""
@@ -825,11 +845,19 @@ def _attention(
     s_aux: Optional[torch.Tensor] = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Implements an attention function of transformers' AttentionInterface. It cannot return attention weights."""
+    """Implements an attention function of transformers' AttentionInterface. It cannot return attention weights.
+
+    Layers that never have a cache, as in an image encoder, get PyTorch's attention."""
     compiling = torch.compiler.is_compiling()
-    layer: Optional[_Layer] = _compiled.updated.pop(module.layer_idx, None) if compiling else getattr(key, "layer", None)
+    layer: Optional[_Layer] = _compiled.updated.pop(getattr(module, "layer_idx", None), None) if compiling else getattr(key, "layer", None)
     if layer is None:
-        raise Error("octaplex attention reads an OctaplexCache: pass past_key_values=OctaplexCache(model.config)")
+        if not getattr(module, "is_causal", True) and softcap is None and s_aux is None and not isinstance(attention_mask, _Padding):
+            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+        raise Error(
+            "octaplex attention reads an OctaplexCache: pass cache=OctaplexCache(model.config), which is past_key_values= before transformers "
+            f"5.24. If you did, {type(module).__name__} does not use it: set attn_implementation={{'text_config': 'octaplex'}} for a model of "
+            "text and images, and use another attention for other models"
+        )
     _check(query, "queries")
     if torch.is_grad_enabled() and query.requires_grad:
         raise Error("octaplex attention has no gradients: call the model under torch.no_grad()")
@@ -875,8 +903,11 @@ def _mask(
 ) -> Optional[torch.Tensor]:
     """Returns the mask for a model's layers: None, or which tokens are not padding.
 
-    Attention here is causal, with or without a window. Any other pattern, such as chunks or images with full attention, raises an
-    error."""
+    Attention here is causal, with or without a window. Any other pattern, such as chunks or images with full attention among text, raises
+    an error. Encoders have no cache and get PyTorch's mask."""
+    if local_size is None and _is_same(mask_function, bidirectional_mask_function):
+        sizes = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "q_offset": q_offset, "kv_offset": kv_offset}
+        return sdpa_mask(**sizes, mask_function=mask_function, attention_mask=attention_mask, use_vmap=use_vmap, device=device, **kwargs)
     usual = causal_mask_function if local_size is None else sliding_window_causal_mask_function(local_size)
     columns = torch.arange(kv_length, device=device) + kv_offset
     for start in range(0, 0 if _is_same(mask_function, usual) else q_length, _MASK_ROWS):
