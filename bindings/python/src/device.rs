@@ -52,23 +52,29 @@ pub(crate) struct DeviceCache {
     layers: Vec<Mutex<Layer>>,
 }
 
-/// Runs `work`. If memory is too short, allocates a quarter more, or the least that is needed, and runs it again.
+/// Runs `work`. While memory is too short, allocates a quarter more, or the least that is needed, and runs it again: a
+/// call that closes pages of several sequences asks for them one after the other.
 fn growing<T>(
     layer: &mut Layer,
-    work: impl Fn(&mut Layer) -> core::result::Result<T, gpu::Error>,
+    mut work: impl FnMut(&mut Layer) -> core::result::Result<T, gpu::Error>,
 ) -> core::result::Result<T, gpu::Error> {
-    let (needed, free) = match work(layer) {
-        Err(gpu::Error::Full { needed, free }) => (needed, free),
-        done => return done,
-    };
-    let capacity = layer.paged_capacity();
-    let least = capacity + needed.saturating_sub(free) * layer.config().page;
-    // One sequence is spare, or a fork that shares its pages. So the others never fill more than this.
-    let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
-    if layer.grow(least.max((capacity + capacity / 4).min(most))).is_err() {
-        layer.grow(least)?;
+    loop {
+        let full = match work(layer) {
+            Err(full @ gpu::Error::Full { .. }) => full,
+            done => return done,
+        };
+        let gpu::Error::Full { needed, free } = full else { return Err(full) };
+        let capacity = layer.paged_capacity();
+        let least = capacity + needed.saturating_sub(free) * layer.config().page;
+        // One sequence is spare, or a fork that shares its pages. So the others never fill more than this.
+        let most = layer.config().capacity.saturating_mul(layer.sequences().saturating_sub(1).max(1));
+        if layer.grow(least.max((capacity + capacity / 4).min(most))).is_err() {
+            layer.grow(least)?;
+        }
+        if layer.paged_capacity() == capacity {
+            return Err(full);
+        }
     }
-    work(layer)
 }
 
 /// Replaces each sequence i with the former sequence `from[i]`. `spare` is an unused sequence.
@@ -111,12 +117,14 @@ impl DeviceCache {
         work(py, || self.device.keep_current(call).map_err(gpu::Error::from).or_raise()?)?
     }
 
-    /// Calls `call` on all layers, one after the other.
+    /// Calls `call` on all layers, one after the other. Each may first close pages of steps.
     fn each<T>(
         &self,
         mut call: impl FnMut(&mut Layer) -> core::result::Result<T, gpu::Error>,
     ) -> Result<Vec<T>> {
-        (0..self.layers.len()).map(|number| call(&mut *self.layer(number)?).or_raise()).collect()
+        (0..self.layers.len())
+            .map(|number| growing(&mut *self.layer(number)?, &mut call).or_raise())
+            .collect()
     }
 }
 
@@ -290,7 +298,10 @@ impl DeviceCache {
                 layer.reserve(heads).or_raise()?;
             }
             let sequences = sequences.0..sequences.0 + sequences.1;
-            layer.attend_sequences_on(sequences, queries, &attend, output, on).or_raise()
+            let attend = |layer: &mut Layer| {
+                layer.attend_sequences_on(sequences.clone(), queries, &attend, output, on)
+            };
+            growing(&mut layer, attend).or_raise()
         })
     }
 

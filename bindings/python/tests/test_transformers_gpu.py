@@ -286,6 +286,15 @@ def test_steps_wait_for_nothing_and_pages_close():
     assert_close(*(model(after, **given(cache)).logits for cache in (at_once, stepwise)))
 
 
+def test_a_step_closes_a_page_of_each_sequence():
+    """The memory for pages grows by less than all of them at once."""
+    model, tokens = model_of("mistral"), tokens_of(6, 200)
+    cache = OctaplexCache(model.config, capacity=400, sink_tokens=1, recent_window=0, max_rollback=0, **FINE)
+    model(tokens[:, :190], **given(cache))
+    found = [model(tokens[:, i : i + 1], **given(cache)).logits for i in range(190, 200)]
+    assert_close(torch.cat(found, 1), eager(model, tokens, use_cache=False).logits[:, 190:])
+
+
 @pytest.mark.skipif(gpu.STAND_IN, reason="the stand-in has no graphs of PyTorch")
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
 def test_compiled_models_in_graphs_of_pytorch(name):

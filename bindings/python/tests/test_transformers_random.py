@@ -41,17 +41,11 @@ CONFIGS = {
     ),
     "gemma3": lambda: transformers.Gemma3TextConfig(num_hidden_layers=3, sliding_window=40, layer_types=LAYERS, **COMMON),
     "mistral": lambda: transformers.MistralConfig(num_hidden_layers=2, sliding_window=90, **COMMON),  # no full layer
-    "jamba": lambda: transformers.JambaConfig(
-        num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, num_experts=2, num_experts_per_tok=2, mamba_dt_rank=8, mamba_d_state=8,
-        **{**COMMON, "hidden_size": 256},
-    ),
     "gpt_oss": lambda: transformers.GptOssConfig(num_hidden_layers=2, sliding_window=70, num_local_experts=2, num_experts_per_tok=2, **COMMON),
 }
 KINDS = kinds.configs(COMMON)
 #: Layers with states that cannot go back.
-NO_CROP = ("qwen3_next", "qwen3_5", "lfm2", "jamba")
-#: After a prompt its state takes single tokens only, with any cache.
-SINGLE = ("jamba",)
+NO_CROP = ("qwen3_next", "qwen3_5", "lfm2")
 MODELS = {}
 
 
@@ -100,8 +94,6 @@ class Run:
         """Calls the model with some tokens, and compares their logits."""
         batch, total = self.tokens.shape
         count = min(count or self.choice(1, 1, 1, 2, 5, self.random.randint(6, 150)), CAPACITY - total)
-        if total and self.name in SINGLE:
-            count = min(count, 1)
         if not count:
             return
         generator = torch.Generator().manual_seed(self.random.getrandbits(30))
