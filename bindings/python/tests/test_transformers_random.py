@@ -119,7 +119,7 @@ class Run:
         assert float(errors.max()) < 0.1, f"errors {errors.tolist()[:8]}"  # a NaN fails too
 
     def steps(self):
-        for _ in range(self.choice(3, 8, 8, 70)):
+        for _ in range(self.choice(3, 8, 8, 70 if ON_GPU else 12)):
             self.forward(1, self.choice(True, False, False, False))
 
     def crop(self):
