@@ -585,7 +585,8 @@ class OctaplexCache(_Base):
 
     def _check_options(self) -> None:
         """Raises the errors of the first forward pass: creates a cache on the CPU, if the config has a shape that all layers may have."""
-        config = self.config
+        each = getattr(self.config, "per_layer_config", None)  # where layers differ, as in Gemma 4, the config itself has no shape
+        config = each[self.ours[0].number] if each else self.config
         heads, queries = (getattr(config, name, None) for name in ("num_key_value_heads", "num_attention_heads"))
         width = getattr(config, "head_dim", None)
         if width is None and isinstance(queries, int) and isinstance(getattr(config, "hidden_size", None), int):
