@@ -48,12 +48,15 @@ fn with(keys: &[f32], outlying: &[(usize, usize, f32)]) -> Vec<f32> {
     keys
 }
 
+/// Keys, and outlying values among them.
+type Case<'a> = (&'a [f32], &'a [(usize, usize, f32)]);
+
 #[test]
 fn outlying_values_do_not_decide_for_later_keys() {
     let plain = keys();
     let mut constant = keys();
     constant.iter_mut().skip(7).step_by(DIM).for_each(|x| *x = 2.5);
-    let cases: [(&[f32], &[(usize, usize, f32)]); 12] = [
+    let cases: [Case; 12] = [
         (&plain, &[(40, 7, 1000.0)]),
         (&plain, &[(40, 7, 20_000.0)]),
         (&plain, &[(40, 7, -20_000.0)]),
