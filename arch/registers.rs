@@ -198,6 +198,43 @@ pub(crate) trait Integers: Tuning {
     }
     /// Returns the sum of the lanes.
     fn add_lanes(x: Self::V) -> [i32; 4];
+
+    // Weighted sums over rows take a group of four registers, which have a row each, or two rows in their
+    // halves. `weave` brings bytes that are added together next to each other:
+    //
+    //  NEON with dot products   of all four in a dword      `udot` with the upper and with the lower bytes of weights
+    //  NEON                     none                        a product for each row
+    //  SIMD128                  of two in a word            as words, products with two weights
+    //
+    // Weights of a group are a register: those of the lower halves, then those of the upper halves.
+
+    /// Sums over rows take unsigned bytes, and weights that are not negative, as [`WEIGHTS`](Self::WEIGHTS) has them.
+    const ROW_DOTS: bool = false;
+    /// A shuffle that brings the words of weights into the order of a group: of four rows, and of eight.
+    const WEIGHTS: [[u8; 16]; 2] = [
+        [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7],
+        [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15],
+    ];
+    /// Brings bytes of a group together.
+    #[inline(always)]
+    fn weave([a, b, c, d]: [Self::V; 4]) -> [Self::V; 4] {
+        let ([a, b], [c, d]) = (Self::interleave(a, b), Self::interleave(c, d));
+        [a, b, c, d]
+    }
+    /// Adds the weighted bytes of register J of a woven group to 16 sums. With dot products, the first four
+    /// registers are for the upper bytes of weights, and the others for the lower ones.
+    #[inline(always)]
+    fn add_woven<const J: usize>(sums: &mut [Self::V; 8], bytes: Self::V, weights: Self::V) {
+        let half = J % 2;
+        let first = (8 * half + 4 * (J / 2)) as u8;
+        let mut pattern = [0; 16];
+        for (i, byte) in pattern.iter_mut().enumerate() {
+            *byte = first + (i % 4) as u8;
+        }
+        let (weights, [low, high]) = (Self::lookup(weights, Self::load(&pattern)), Self::extend(bytes));
+        sums[2 * half] = Self::dot_words(sums[2 * half], low, weights);
+        sums[2 * half + 1] = Self::dot_words(sums[2 * half + 1], high, weights);
+    }
 }
 
 /// All operations that an instruction set must offer, on registers of one lane.
@@ -231,6 +268,38 @@ pub(crate) trait Registers: Integers {
     fn deal_2(bytes: &[u8; 32]) -> [Self::V; 2];
     fn deal_3(bytes: &[u8; 48]) -> [Self::V; 3];
     fn deal_4(bytes: &[u8; 64]) -> [Self::V; 4];
+    /// Loads eight bytes into each half.
+    #[inline(always)]
+    fn load_halves(low: &[u8; 8], high: &[u8; 8]) -> Self::V {
+        Self::load([*low, *high].as_flattened().first_chunk().unwrap_or(&[0; 16]))
+    }
+    /// Distributes bytes to registers as [`deal_2`](Self::deal_2) does, from two places to the halves.
+    #[inline(always)]
+    fn deal_halves_2(low: &[u8; 16], high: &[u8; 16]) -> [Self::V; 2] {
+        Self::deal_2([*low, *high].as_flattened().first_chunk().unwrap_or(&[0; 32]))
+    }
+    /// Distributes bytes to registers as [`deal_3`](Self::deal_3) does, from two places to the halves.
+    #[inline(always)]
+    fn deal_halves_3(low: &[u8; 24], high: &[u8; 24]) -> [Self::V; 3] {
+        Self::deal_3([*low, *high].as_flattened().first_chunk().unwrap_or(&[0; 48]))
+    }
+    /// [`insert`](Self::insert) is an instruction, and so is a shift of bytes to the left.
+    const INSERTS: bool = false;
+    #[inline(always)]
+    fn shift_bytes_left(x: Self::V, _bits: u32) -> Self::V {
+        x
+    }
+    /// Moves `upper` by BITS to the left and takes the lowest BITS bits of `lower` below it.
+    #[inline(always)]
+    fn insert<const BITS: i32>(lower: Self::V, _upper: Self::V) -> Self::V {
+        lower
+    }
+    /// Returns the sums of the halves of `a` and of `b`.
+    #[inline(always)]
+    fn sum_halves(a: Self::V, b: Self::V) -> [i32; 4] {
+        let ([a, b, c, d], [e, f, g, h]) = (Self::add_lanes(a), Self::add_lanes(b));
+        [a + b, c + d, e + f, g + h]
+    }
     /// Returns the sum of four `i32`.
     fn sum(x: Self::V) -> i32;
 

@@ -75,7 +75,7 @@ impl Backend {
         contract!(acc.len().is_multiple_of(rows.dim));
         contract!(weights.len() == acc.len() / rows.dim * rows.count());
         dispatch!(
-            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide;
+            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
             accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -4,6 +4,7 @@
 mod accumulate;
 pub(crate) mod score;
 pub(crate) mod unpack;
+pub(crate) mod woven;
 
 pub(crate) use accumulate::accumulate_codes;
 pub(crate) use score::score_codes;

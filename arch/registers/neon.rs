@@ -34,6 +34,23 @@ fn floats(x: uint8x16_t) -> float32x4_t {
     neon!(vreinterpretq_f32_u8(x))
 }
 
+/// Adds a row of 16 words. Weight LANE of `lower` is for the first eight, and of `upper` for the others.
+#[inline(always)]
+fn products<const LANE: i32>(
+    [a, b, c, d]: [int32x4_t; 4],
+    low: int16x8_t,
+    high: int16x8_t,
+    lower: int16x4_t,
+    upper: int16x4_t,
+) -> [int32x4_t; 4] {
+    neon!([
+        vmlal_lane_s16::<LANE>(a, vget_low_s16(low), lower),
+        vmlal_high_lane_s16::<LANE>(b, low, lower),
+        vmlal_lane_s16::<LANE>(c, vget_low_s16(high), upper),
+        vmlal_high_lane_s16::<LANE>(d, high, upper),
+    ])
+}
+
 impl<const DOT: bool> Integers for Neon<DOT> {
     type V = uint8x16_t;
     const LANES: usize = 1;
@@ -183,6 +200,67 @@ impl<const DOT: bool> Integers for Neon<DOT> {
         Self::store_sums(&mut out, x);
         out
     }
+
+    const ROW_DOTS: bool = DOT;
+
+    // With dot products: the upper bytes of four weights, their lower bytes, and the same of the upper halves.
+    const WEIGHTS: [[u8; 16]; 2] = if DOT {
+        [
+            [1, 3, 5, 7, 0, 2, 4, 6, 1, 3, 5, 7, 0, 2, 4, 6],
+            [1, 5, 9, 13, 0, 4, 8, 12, 3, 7, 11, 15, 2, 6, 10, 14],
+        ]
+    } else {
+        [
+            [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7],
+            [0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15],
+        ]
+    };
+
+    #[inline(always)]
+    fn weave(of: [Self::V; 4]) -> [Self::V; 4] {
+        if !DOT {
+            return of;
+        }
+        let [a, b, c, d] = of;
+        let ([ac, upper_ac], [bd, upper_bd]) = (Self::interleave(a, c), Self::interleave(b, d));
+        let ([a, b], [c, d]) = (Self::interleave(ac, bd), Self::interleave(upper_ac, upper_bd));
+        [a, b, c, d]
+    }
+
+    #[inline(always)]
+    fn add_woven<const J: usize>(total: &mut [Self::V; 8], bytes: Self::V, weights: Self::V) {
+        if DOT {
+            // SAFETY: `Neon<true>` is only used where these instructions were detected. They only use
+            // registers.
+            unsafe {
+                asm!(
+                    ".arch_extension dotprod",
+                    "udot {high:v}.4s, {a:v}.16b, {w:v}.4b[{upper}]",
+                    "udot {low:v}.4s, {a:v}.16b, {w:v}.4b[{lower}]",
+                    high = inout(vreg) total[J], low = inout(vreg) total[J + 4],
+                    a = in(vreg) bytes, w = in(vreg) weights,
+                    upper = const J / 2 * 2, lower = const J / 2 * 2 + 1,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
+            }
+            return;
+        }
+        neon!({
+            let (bytes, weights) = (vreinterpretq_s8_u8(bytes), words(weights));
+            let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+            let (lower, upper) = (vget_low_s16(weights), vget_high_s16(weights));
+            let [a, b, c, d] = [sums(total[0]), sums(total[1]), sums(total[2]), sums(total[3])];
+            let products = match J {
+                0 => products::<0>([a, b, c, d], low, high, lower, upper),
+                1 => products::<1>([a, b, c, d], low, high, lower, upper),
+                2 => products::<2>([a, b, c, d], low, high, lower, upper),
+                _ => products::<3>([a, b, c, d], low, high, lower, upper),
+            };
+            for (total, sum) in total.iter_mut().zip(products) {
+                *total = vreinterpretq_u8_s32(sum);
+            }
+        });
+    }
 }
 
 impl<const DOT: bool> Registers for Neon<DOT> {
@@ -235,6 +313,42 @@ impl<const DOT: bool> Registers for Neon<DOT> {
             found = neon!(vqtbx4q_u8(found, uint8x16x4_t(a, b, c, d), index));
         }
         found
+    }
+
+    #[inline(always)]
+    fn load_halves(low: &[u8; 8], high: &[u8; 8]) -> Self::V {
+        neon!(vcombine_u8(vld1_u8(low.as_ptr()), vld1_u8(high.as_ptr())))
+    }
+
+    #[inline(always)]
+    fn deal_halves_2(low: &[u8; 16], high: &[u8; 16]) -> [Self::V; 2] {
+        let (a, b) = (Self::load(low), Self::load(high));
+        neon!([vuzp1q_u8(a, b), vuzp2q_u8(a, b)])
+    }
+
+    #[inline(always)]
+    fn deal_halves_3(low: &[u8; 24], high: &[u8; 24]) -> [Self::V; 3] {
+        neon!({
+            let (low, high) = (vld3_u8(low.as_ptr()), vld3_u8(high.as_ptr()));
+            [vcombine_u8(low.0, high.0), vcombine_u8(low.1, high.1), vcombine_u8(low.2, high.2)]
+        })
+    }
+
+    #[inline(always)]
+    fn sum_halves(a: Self::V, b: Self::V) -> [i32; 4] {
+        Self::add_lanes(neon!(vreinterpretq_u8_s32(vpaddq_s32(sums(a), sums(b)))))
+    }
+
+    const INSERTS: bool = true;
+
+    #[inline(always)]
+    fn shift_bytes_left(x: Self::V, bits: u32) -> Self::V {
+        neon!(vshlq_u8(x, vdupq_n_s8(bits as i8)))
+    }
+
+    #[inline(always)]
+    fn insert<const BITS: i32>(lower: Self::V, upper: Self::V) -> Self::V {
+        neon!(vsliq_n_u8::<BITS>(lower, upper))
     }
 
     #[inline(always)]

@@ -222,6 +222,18 @@ impl Registers for Simd128 {
     }
 
     #[inline(always)]
+    fn load_halves(low: &[u8; 8], high: &[u8; 8]) -> v128 {
+        // SAFETY: the arrays hold the eight bytes that are read.
+        unsafe { v128_load64_lane::<1>(v128_load64_zero(low.as_ptr().cast()), high.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn deal_halves_2(low: &[u8; 16], high: &[u8; 16]) -> [v128; 2] {
+        let (a, b) = (load(low), load(high));
+        [Self::even_bytes(a, b), Self::upper_bytes(a, b)]
+    }
+
+    #[inline(always)]
     fn deal_2(bytes: &[u8; 32]) -> [v128; 2] {
         let (parts, _) = bytes.as_chunks::<16>();
         let [a, b] = [0, 1].map(|i| load(&parts[i]));

@@ -261,6 +261,9 @@ pub(crate) fn accumulate_trellis<L: Registers>(
     acc: &mut [f32],
 ) {
     let (count, dim) = (rows.count(), rows.dim);
+    if count == 0 || rows128::accumulate::<L>(book, rows, scale, weights, acc) {
+        return;
+    }
     let lookup = Lookup::<L>::new(book, dim);
     let mut spare = [0; SPARE];
     for (p, page) in rows.pages(PAGE).enumerate() {

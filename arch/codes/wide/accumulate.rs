@@ -9,6 +9,7 @@
 //! ```
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
+use super::woven;
 use crate::Rows;
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
@@ -19,6 +20,9 @@ use crate::registers::Integers;
 pub(crate) fn accumulate_codes<L: Integers>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, .. } = *book;
     if rows.bytes.is_empty() {
+        return;
+    }
+    if woven::accumulate::<L>(book, rows, weights, acc) {
         return;
     }
     if centroids.len() > 16 {

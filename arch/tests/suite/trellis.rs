@@ -64,7 +64,7 @@ pub(super) fn decode_trellis(backends: &[Backend]) -> Outcome {
 fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
     books(&[128, 256, 512], |book, dim, painter| check(book, dim, 19, 1, painter))?;
-    books(&[80, 128], |book, dim, painter| {
+    books(&[32, 64, 80, 128], |book, dim, painter| {
         if !matches!(book.states(), 8 | 16) {
             return Ok(());
         }

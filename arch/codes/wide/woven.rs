@@ -1,0 +1,146 @@
+//! Weighted sums with dot products over rows: of bytes of four rows at a time.
+//!
+//! ```text
+//! rows a, b, c, d      a₀ a₁ a₂ …    b₀ b₁ b₂ …    c₀ c₁ c₂ …    d₀ d₁ d₂ …
+//! woven                a₀ b₀ c₀ d₀ │ a₁ b₁ c₁ d₁ │ …      ·   wa wb wc wd │ wa wb wc wd │ …
+//! ```
+//!
+//! Both are unsigned. Centroids are 128 larger, and a weight is two bytes with a product each.
+//! Weights are seldom negative. If some are, their absolute values are subtracted in a turn of
+//! their own.
+
+use super::unpack::{Bytes, kind};
+use crate::codes::layout::Codebook;
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::registers::Integers;
+use crate::{MAX_DIM, Rows};
+
+/// Bytes of a row that are added together.
+const BYTES: usize = 16;
+/// Rows of a group.
+const GROUP: usize = 4;
+
+/// Adds weighted rows if there is a kernel for their shape. Returns whether there is.
+#[inline(always)]
+pub(super) fn accumulate<L: Integers>(
+    book: &Codebook,
+    rows: &Rows,
+    weights: &[f32],
+    acc: &mut [f32],
+) -> bool {
+    let Codebook { packing, centroids, .. } = *book;
+    let whole = packing.bytes(rows.dim).is_multiple_of(BYTES);
+    if !L::ROW_DOTS || !whole || packing.radix() != 1 || centroids.len() > 16 {
+        return false;
+    }
+    match packing.raw_bits() {
+        1 => add_rows::<L, 1>(book, rows, weights, acc),
+        2 => add_rows::<L, 2>(book, rows, weights, acc),
+        4 => add_rows::<L, 4>(book, rows, weights, acc),
+        _ => return false,
+    }
+    true
+}
+
+/// Returns the signs of weights that are added in turns of their own.
+#[inline(always)]
+pub(crate) fn signs<L: Integers>(ints: &[i16]) -> &'static [i16] {
+    if L::ROW_DOTS && ints.iter().any(|int| *int < 0) { &[-1, 1] } else { &[1] }
+}
+
+/// Returns the magnitudes of the weights of a sign, and 0 for the others.
+#[inline(always)]
+pub(crate) fn part<L: Integers>(ints: [i16; PAGE], sign: i16) -> [i16; PAGE] {
+    if L::ROW_DOTS { ints.map(|int| (sign * int).max(0)) } else { ints }
+}
+
+#[inline(always)]
+fn add_rows<L: Integers, const KIND: u8>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+    let bytes = Bytes::<L>::new(KIND, book.centroids, 128);
+    let (count, dim) = (rows.count(), rows.dim);
+    for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
+        for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
+            let mut ints = [0; PAGE];
+            let limit = weight_limit(book.centroids.len());
+            let Some(unit) = quantize_weights(&page, weights, limit, &mut ints) else { continue };
+            let mut sums = [0; MAX_DIM];
+            for sign in signs::<L>(&ints) {
+                let ints = part::<L>(ints, *sign);
+                add_ints::<L, KIND>(&bytes, &page, i32::from(*sign), &ints, &mut sums[..dim]);
+            }
+            finish_sums(&sums[..dim], unit * book.scale, acc);
+        }
+    }
+}
+
+/// Adds a page with integer weights that are not negative, or subtracts it.
+#[inline(always)]
+fn add_ints<L: Integers, const KIND: u8>(
+    bytes: &Bytes<L>,
+    page: &Rows,
+    sign: i32,
+    ints: &[i16; PAGE],
+    sums: &mut [i32],
+) {
+    let order = L::load(&L::WEIGHTS[0]);
+    let mut weights = [L::splat(0); PAGE / GROUP];
+    for (weights, ints) in weights.iter_mut().zip(ints.as_chunks::<GROUP>().0) {
+        let mut words = [0; 8];
+        words[..GROUP].copy_from_slice(ints);
+        *weights = L::lookup(L::load_words(&words), order);
+    }
+    // What the unsigned centroids add.
+    let bias: i32 = ints.iter().map(|int| 128 * i32::from(*int)).sum();
+    sums.iter_mut().for_each(|sum| *sum -= sign * bias);
+    let (count, tables) = (page.count(), kind::tables(KIND));
+    for start in (0..page.len - 2).step_by(BYTES) {
+        for table in 0..tables {
+            let mut totals = [[L::splat(0); 8]; 2];
+            for (first, weights) in (0..count).step_by(GROUP).zip(&weights) {
+                // The last row stands for those behind it, whose weights are 0.
+                let at = |i: usize| page.row((first + i).min(count - 1));
+                let woven = L::weave([
+                    load::<L>(at(0), start),
+                    load::<L>(at(1), start),
+                    load::<L>(at(2), start),
+                    load::<L>(at(3), start),
+                ]);
+                add_register::<L, 0>(bytes, table, woven, *weights, &mut totals);
+                add_register::<L, 1>(bytes, table, woven, *weights, &mut totals);
+                add_register::<L, 2>(bytes, table, woven, *weights, &mut totals);
+                add_register::<L, 3>(bytes, table, woven, *weights, &mut totals);
+            }
+            for (half, totals) in totals.iter().enumerate() {
+                let first = start * kind::stride(KIND) + half * tables + table;
+                let mut ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
+                for j in 0..4 {
+                    let (upper, lower) = (L::add_lanes(totals[j]), L::add_lanes(totals[4 + j]));
+                    for ((upper, lower), sum) in upper.into_iter().zip(lower).zip(&mut ours) {
+                        *sum += sign * (256 * upper + lower);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Loads bytes of a row.
+#[inline(always)]
+fn load<L: Integers>(row: &[u8], start: usize) -> L::V {
+    L::load(row[2 + start..].first_chunk().unwrap_or(&[0; BYTES]))
+}
+
+/// Adds the lower and the upper halves of the bytes of register J.
+#[inline(always)]
+fn add_register<L: Integers, const J: usize>(
+    bytes: &Bytes<L>,
+    table: usize,
+    woven: [L::V; 4],
+    weights: L::V,
+    totals: &mut [[L::V; 8]; 2],
+) {
+    let low = bytes.lookup(table, L::and(woven[J], L::splat(15)));
+    L::add_woven::<J>(&mut totals[0], low, weights);
+    let high = bytes.lookup(table, L::shift_bytes_right(woven[J], 4));
+    L::add_woven::<J>(&mut totals[1], high, weights);
+}

@@ -1,0 +1,278 @@
+//! Weighted sums of rows.
+//!
+//! Eight coordinates of 16 bytes have more sums than there are registers. So the planes of some
+//! lines are brought together in memory once, and passes over them look up one or two coordinates
+//! of each byte:
+//!
+//! ```text
+//! planes of a line     p₀ p₁ p₂ … p₁₅                     four lines a, b, c, d are a group
+//! woven, for `udot`    a₀ b₀ c₀ d₀ a₁ b₁ c₁ d₁ …          sum of byte 0: Σ centroid of a₀ · weight of a …
+//! ```
+//!
+//! Dot products take unsigned bytes: centroids plus 128, and the halves of weights, which are
+//! seldom negative. If some are, their absolute values are subtracted in a turn of their own.
+
+use super::{DIM, EACH, Planes, Rows128};
+use crate::Rows;
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::wide::woven;
+use crate::registers::Registers;
+
+/// Lines whose planes are in memory.
+const RUN: usize = 64;
+/// Lines of a group.
+const GROUP: usize = 4;
+/// Queries that share the lookups, if there are several.
+const TOGETHER: usize = 4;
+
+/// The planes of a group: the path, its inner halves, and codes.
+type Group<V> = [[V; GROUP]; 5];
+/// Groups of a run.
+type Groups<V> = [Group<V>; RUN / GROUP];
+/// For each coordinate of a byte, the sums of 16 bytes.
+type Sums<V> = [[V; 8]; EACH];
+
+impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WINDOW> {
+    /// Adds weighted rows, of which ROWS make a line, to the sums of all queries.
+    #[inline(always)]
+    pub(super) fn add_rows<const ROWS: usize>(
+        mut self,
+        rows: &Rows,
+        scale: f32,
+        weights: &[f32],
+        acc: &mut [f32],
+    ) {
+        if L::ROW_DOTS {
+            for centroids in &mut self.table {
+                *centroids = L::xor(*centroids, L::splat(128));
+            }
+        }
+        let (count, dim) = (rows.count(), rows.dim);
+        let mut groups = [[[L::splat(0); GROUP]; 5]; RUN / GROUP];
+        for (p, page) in rows.pages(PAGE).enumerate() {
+            let mut ours = weights.chunks_exact(count).map(|weights| &weights[p * PAGE..][..page.count()]);
+            for acc in acc.chunks_mut(TOGETHER * dim) {
+                if acc.len() == dim {
+                    self.add_page::<ROWS, 1>(&page, scale, &mut ours, &mut groups, acc);
+                } else {
+                    self.add_page::<ROWS, TOGETHER>(&page, scale, &mut ours, &mut groups, acc);
+                }
+            }
+        }
+    }
+
+    /// Adds a page to the sums of up to Q queries.
+    #[inline(always)]
+    fn add_page<'w, const ROWS: usize, const Q: usize>(
+        &self,
+        page: &Rows,
+        scale: f32,
+        weights: &mut impl Iterator<Item = &'w [f32]>,
+        groups: &mut Groups<L::V>,
+        acc: &mut [f32],
+    ) {
+        let dim = page.dim;
+        let (mut ints, mut units) = ([[0; PAGE]; Q], [None; Q]);
+        // Weights come last in the zip, so that those of the next queries are not consumed.
+        let each = ints.iter_mut().zip(&mut units).zip(acc.chunks_exact(dim)).zip(weights);
+        for (((ints, unit), _), weights) in each {
+            *unit = quantize_weights(page, weights, weight_limit(1 << BITS), ints);
+        }
+        let mut sums = [[0; DIM]; Q];
+        for sign in woven::signs::<L>(ints.as_flattened()) {
+            let ints = ints.map(|ints| woven::part::<L>(ints, *sign));
+            self.add_ints::<ROWS, Q>(page, i32::from(*sign), &ints, groups, &mut sums);
+        }
+        for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
+            if let Some(unit) = unit {
+                finish_sums(&sums[..dim], unit * scale, acc);
+            }
+        }
+    }
+
+    /// Adds a page with integer weights, or subtracts it.
+    #[inline(always)]
+    fn add_ints<const ROWS: usize, const Q: usize>(
+        &self,
+        page: &Rows,
+        sign: i32,
+        ints: &[[i16; PAGE]; Q],
+        groups: &mut Groups<L::V>,
+        sums: &mut [[i32; DIM]; Q],
+    ) {
+        let count = page.count();
+        let order = L::load(&L::WEIGHTS[ROWS - 1]);
+        let mut of_bytes: [Sums<L::V>; Q] = [[[L::splat(0); 8]; EACH]; Q];
+        for first in (0..count).step_by(RUN * ROWS) {
+            let groups = &mut groups[..(count - first).min(RUN * ROWS).div_ceil(GROUP * ROWS)];
+            let mut weights = [[L::splat(0); RUN / GROUP]; Q];
+            for (g, group) in groups.iter_mut().enumerate() {
+                let first = first + GROUP * ROWS * g;
+                *group = Self::group::<ROWS>(page, first);
+                for (weights, ints) in weights.iter_mut().zip(ints) {
+                    let mut words = [0; 8];
+                    words[..GROUP * ROWS].copy_from_slice(&ints[first..][..GROUP * ROWS]);
+                    weights[g] = L::lookup(L::load_words(&words), order);
+                }
+            }
+            self.pass(0, groups, &weights, &mut of_bytes);
+            self.pass(2, groups, &weights, &mut of_bytes);
+            self.pass(4, groups, &weights, &mut of_bytes);
+            self.pass(6, groups, &weights, &mut of_bytes);
+        }
+        for ((sums, of_bytes), ints) in sums.iter_mut().zip(&of_bytes).zip(ints) {
+            // What the unsigned centroids add.
+            let bias: i32 = if L::ROW_DOTS { ints.iter().map(|int| 128 * i32::from(*int)).sum() } else { 0 };
+            for sum in &mut sums[..DIM / ROWS] {
+                *sum -= sign * bias;
+            }
+            for (k, of_bytes) in of_bytes.iter().enumerate() {
+                for j in 0..4 {
+                    let (upper, lower) = (L::add_lanes(of_bytes[j]), L::add_lanes(of_bytes[4 + j]));
+                    for (i, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
+                        let sum = &mut sums[(4 * j + i) % (16 / ROWS) * EACH + k];
+                        let added = if L::ROW_DOTS { 256 * upper + lower } else { upper };
+                        *sum += sign * added;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Loads the planes of four lines. Behind the last row it is repeated; its weight there is 0.
+    #[inline(always)]
+    fn group<const ROWS: usize>(page: &Rows, first: usize) -> Group<L::V> {
+        let last = page.count() - 1;
+        let mut lines = [[L::splat(0); 5]; GROUP];
+        for (i, line) in lines.iter_mut().enumerate() {
+            let at = first + ROWS * i;
+            let Planes { path, inner, codes } = if ROWS == 1 {
+                Self::planes(page.row(at.min(last)))
+            } else {
+                Self::planes_of_two([page.row(at.min(last)), page.row((at + 1).min(last))])
+            };
+            *line = [path, inner, codes[0], codes[1], codes[2]];
+        }
+        let mut group = [[L::splat(0); GROUP]; 5];
+        let [a, b, c, d] = lines;
+        for (plane, woven) in group[..2 + BITS].iter_mut().enumerate() {
+            *woven = L::weave([a[plane], b[plane], c[plane], d[plane]]);
+        }
+        group
+    }
+
+    /// Adds coordinates `k` and `k + 1` of each byte.
+    #[inline(always)]
+    fn pass<const Q: usize>(
+        &self,
+        k: usize,
+        groups: &[Group<L::V>],
+        weights: &[[L::V; RUN / GROUP]; Q],
+        sums: &mut [Sums<L::V>; Q],
+    ) {
+        if L::ROW_DOTS {
+            if Q == 1 {
+                self.share_all(k, groups, weights, sums);
+                self.share_all(k + 1, groups, weights, sums);
+            } else {
+                for k in [k, k + 1] {
+                    // Sums of a register at a time: those of all four would not stay in registers.
+                    self.share::<0, Q>(k, groups, weights, sums);
+                    self.share::<1, Q>(k, groups, weights, sums);
+                    self.share::<2, Q>(k, groups, weights, sums);
+                    self.share::<3, Q>(k, groups, weights, sums);
+                }
+            }
+            return;
+        }
+        if Q > 1 {
+            self.share_all(k, groups, weights, sums);
+            self.share_all(k + 1, groups, weights, sums);
+            return;
+        }
+        let (mut a, mut b) = (sums[0][k], sums[0][k + 1]);
+        for (group, weights) in groups.iter().zip(&weights[0]) {
+            self.add_register::<0>(k, group, *weights, &mut a, &mut b);
+            self.add_register::<1>(k, group, *weights, &mut a, &mut b);
+            self.add_register::<2>(k, group, *weights, &mut a, &mut b);
+            self.add_register::<3>(k, group, *weights, &mut a, &mut b);
+        }
+        (sums[0][k], sums[0][k + 1]) = (a, b);
+    }
+
+    /// Adds two coordinates of register J.
+    #[inline(always)]
+    fn add_register<const J: usize>(
+        &self,
+        k: usize,
+        group: &Group<L::V>,
+        weights: L::V,
+        a: &mut [L::V; 8],
+        b: &mut [L::V; 8],
+    ) {
+        let planes = Self::planes_of(group, J);
+        L::add_woven::<J>(a, self.look_up(k, &planes), weights);
+        L::add_woven::<J>(b, self.look_up(k + 1, &planes), weights);
+    }
+
+    /// Adds coordinate `k` of register J to the sums of several queries.
+    #[inline(always)]
+    fn share<const J: usize, const Q: usize>(
+        &self,
+        k: usize,
+        groups: &[Group<L::V>],
+        weights: &[[L::V; RUN / GROUP]; Q],
+        all: &mut [Sums<L::V>; Q],
+    ) {
+        let mut sums = [[L::splat(0); 8]; Q];
+        for (sums, all) in sums.iter_mut().zip(all.iter()) {
+            *sums = all[k];
+        }
+        for (g, group) in groups.iter().enumerate() {
+            let found = self.look_up(k, &Self::planes_of(group, J));
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                L::add_woven::<J>(sums, found, weights[g]);
+            }
+        }
+        for (sums, all) in sums.iter().zip(all) {
+            all[k] = *sums;
+        }
+    }
+
+    /// Adds coordinate `k` of all four registers to the sums of several queries.
+    #[inline(always)]
+    fn share_all<const Q: usize>(
+        &self,
+        k: usize,
+        groups: &[Group<L::V>],
+        weights: &[[L::V; RUN / GROUP]; Q],
+        all: &mut [Sums<L::V>; Q],
+    ) {
+        let mut sums = [[L::splat(0); 8]; Q];
+        for (sums, all) in sums.iter_mut().zip(all.iter()) {
+            *sums = all[k];
+        }
+        for (g, group) in groups.iter().enumerate() {
+            let a = self.look_up(k, &Self::planes_of(group, 0));
+            let b = self.look_up(k, &Self::planes_of(group, 1));
+            let c = self.look_up(k, &Self::planes_of(group, 2));
+            let d = self.look_up(k, &Self::planes_of(group, 3));
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                L::add_woven::<0>(sums, a, weights[g]);
+                L::add_woven::<1>(sums, b, weights[g]);
+                L::add_woven::<2>(sums, c, weights[g]);
+                L::add_woven::<3>(sums, d, weights[g]);
+            }
+        }
+        for (sums, all) in sums.iter().zip(all) {
+            all[k] = *sums;
+        }
+    }
+
+    /// Returns the planes of a register of a group.
+    #[inline(always)]
+    fn planes_of(group: &Group<L::V>, register: usize) -> Planes<L> {
+        let [path, inner, a, b, c] = group.each_ref().map(|plane| plane[register]);
+        Planes { path, inner, codes: [a, b, c, c] }
+    }
+}
