@@ -95,22 +95,15 @@ fn add_ints<L: Integers, const KIND: u8>(
     let (count, tables) = (page.count(), kind::tables(KIND));
     for start in (0..page.len - 2).step_by(BYTES) {
         for table in 0..tables {
-            let mut totals = [[L::splat(0); 8]; 2];
+            let (mut lower, mut upper) = ([L::splat(0); 8], [L::splat(0); 8]);
             for (first, weights) in (0..count).step_by(GROUP).zip(&weights) {
-                // The last row stands for those behind it, whose weights are 0.
-                let at = |i: usize| page.row((first + i).min(count - 1));
-                let woven = L::weave([
-                    load::<L>(at(0), start),
-                    load::<L>(at(1), start),
-                    load::<L>(at(2), start),
-                    load::<L>(at(3), start),
-                ]);
-                add_register::<L, 0>(bytes, table, woven, *weights, &mut totals);
-                add_register::<L, 1>(bytes, table, woven, *weights, &mut totals);
-                add_register::<L, 2>(bytes, table, woven, *weights, &mut totals);
-                add_register::<L, 3>(bytes, table, woven, *weights, &mut totals);
+                let woven = load_group::<L>(page, first, start);
+                add_register::<L, 0>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
+                add_register::<L, 1>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
+                add_register::<L, 2>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
+                add_register::<L, 3>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
             }
-            for (half, totals) in totals.iter().enumerate() {
+            for (half, totals) in [lower, upper].into_iter().enumerate() {
                 let first = start * kind::stride(KIND) + half * tables + table;
                 let mut ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
                 for j in 0..4 {
@@ -124,10 +117,21 @@ fn add_ints<L: Integers, const KIND: u8>(
     }
 }
 
-/// Loads bytes of a row.
+/// Loads bytes of four rows. The last row stands for those behind it, whose weights are 0.
 #[inline(always)]
-fn load<L: Integers>(row: &[u8], start: usize) -> L::V {
-    L::load(row[2 + start..].first_chunk().unwrap_or(&[0; BYTES]))
+fn load_group<L: Integers>(page: &Rows, first: usize, start: usize) -> [L::V; 4] {
+    let (count, stride) = (page.count(), page.stride);
+    let steps = if first + GROUP <= count { [1, 2, 3] } else { [1, 2, 3].map(|i| i.min(count - 1 - first)) };
+    contract!(first < count && start + 2 + BYTES <= page.len);
+    let mut rows = [L::splat(0); 4];
+    for (row, step) in rows.iter_mut().zip([0, steps[0], steps[1], steps[2]]) {
+        // SAFETY: the row's number is below `count`, so its `len` bytes are inside `bytes`, and these are among them.
+        *row = unsafe {
+            let bytes = page.bytes.as_ptr().add((first + step) * stride + 2 + start);
+            L::load_pointers([bytes, bytes])
+        };
+    }
+    L::weave(rows)
 }
 
 /// Adds the lower and the upper halves of the bytes of register J.
@@ -137,10 +141,10 @@ fn add_register<L: Integers, const J: usize>(
     table: usize,
     woven: [L::V; 4],
     weights: L::V,
-    totals: &mut [[L::V; 8]; 2],
+    [lower, upper]: [&mut [L::V; 8]; 2],
 ) {
     let low = bytes.lookup(table, L::and(woven[J], L::splat(15)));
-    L::add_woven::<J>(&mut totals[0], low, weights);
+    L::add_woven::<J>(lower, low, weights);
     let high = bytes.lookup(table, L::shift_bytes_right(woven[J], 4));
-    L::add_woven::<J>(&mut totals[1], high, weights);
+    L::add_woven::<J>(upper, high, weights);
 }

@@ -170,34 +170,52 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         weights: &[[L::V; RUN / GROUP]; Q],
         sums: &mut [Sums<L::V>; Q],
     ) {
-        if L::ROW_DOTS {
-            if Q == 1 {
-                self.share_all(k, groups, weights, sums);
-                self.share_all(k + 1, groups, weights, sums);
-            } else {
-                for k in [k, k + 1] {
+        if let (Some(sums), Some(weights)) = (sums.first_chunk_mut(), weights.first_chunk()) {
+            for k in [k, k + 1] {
+                if L::ROW_DOTS {
                     // Sums of a register at a time: those of all four would not stay in registers.
-                    self.share::<0, Q>(k, groups, weights, sums);
-                    self.share::<1, Q>(k, groups, weights, sums);
-                    self.share::<2, Q>(k, groups, weights, sums);
-                    self.share::<3, Q>(k, groups, weights, sums);
+                    self.share::<0>(k, groups, weights, sums);
+                    self.share::<1>(k, groups, weights, sums);
+                    self.share::<2>(k, groups, weights, sums);
+                    self.share::<3>(k, groups, weights, sums);
+                } else {
+                    self.share_all(k, groups, weights, sums);
                 }
             }
-            return;
+        } else if L::ROW_DOTS {
+            self.add_one(k, groups, &weights[0], &mut sums[0]);
+            self.add_one(k + 1, groups, &weights[0], &mut sums[0]);
+        } else {
+            self.add_two(k, groups, &weights[0], &mut sums[0]);
         }
-        if Q > 1 {
-            self.share_all(k, groups, weights, sums);
-            self.share_all(k + 1, groups, weights, sums);
-            return;
+    }
+
+    // Sums of a query are variables of their own below. In an array of queries they would stay in memory.
+
+    /// Adds coordinate `k` to the sums of a query.
+    #[inline(always)]
+    fn add_one(&self, k: usize, groups: &[Group<L::V>], weights: &[L::V; RUN / GROUP], all: &mut Sums<L::V>) {
+        let mut sums = all[k];
+        for (group, weights) in groups.iter().zip(weights) {
+            L::add_woven::<0>(&mut sums, self.look_up(k, &Self::planes_of(group, 0)), *weights);
+            L::add_woven::<1>(&mut sums, self.look_up(k, &Self::planes_of(group, 1)), *weights);
+            L::add_woven::<2>(&mut sums, self.look_up(k, &Self::planes_of(group, 2)), *weights);
+            L::add_woven::<3>(&mut sums, self.look_up(k, &Self::planes_of(group, 3)), *weights);
         }
-        let (mut a, mut b) = (sums[0][k], sums[0][k + 1]);
-        for (group, weights) in groups.iter().zip(&weights[0]) {
+        all[k] = sums;
+    }
+
+    /// Adds coordinates `k` and `k + 1` to the sums of a query.
+    #[inline(always)]
+    fn add_two(&self, k: usize, groups: &[Group<L::V>], weights: &[L::V; RUN / GROUP], all: &mut Sums<L::V>) {
+        let (mut a, mut b) = (all[k], all[k + 1]);
+        for (group, weights) in groups.iter().zip(weights) {
             self.add_register::<0>(k, group, *weights, &mut a, &mut b);
             self.add_register::<1>(k, group, *weights, &mut a, &mut b);
             self.add_register::<2>(k, group, *weights, &mut a, &mut b);
             self.add_register::<3>(k, group, *weights, &mut a, &mut b);
         }
-        (sums[0][k], sums[0][k + 1]) = (a, b);
+        (all[k], all[k + 1]) = (a, b);
     }
 
     /// Adds two coordinates of register J.
@@ -215,58 +233,60 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         L::add_woven::<J>(b, self.look_up(k + 1, &planes), weights);
     }
 
-    /// Adds coordinate `k` of register J to the sums of several queries.
+    /// Adds coordinate `k` of register J to the sums of four queries.
     #[inline(always)]
-    fn share<const J: usize, const Q: usize>(
+    fn share<const J: usize>(
         &self,
         k: usize,
         groups: &[Group<L::V>],
-        weights: &[[L::V; RUN / GROUP]; Q],
-        all: &mut [Sums<L::V>; Q],
+        weights: &[[L::V; RUN / GROUP]; TOGETHER],
+        all: &mut [Sums<L::V>; TOGETHER],
     ) {
-        let mut sums = [[L::splat(0); 8]; Q];
-        for (sums, all) in sums.iter_mut().zip(all.iter()) {
-            *sums = all[k];
-        }
+        let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
         for (g, group) in groups.iter().enumerate() {
             let found = self.look_up(k, &Self::planes_of(group, J));
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                L::add_woven::<J>(sums, found, weights[g]);
-            }
+            L::add_woven::<J>(&mut a, found, weights[0][g]);
+            L::add_woven::<J>(&mut b, found, weights[1][g]);
+            L::add_woven::<J>(&mut c, found, weights[2][g]);
+            L::add_woven::<J>(&mut d, found, weights[3][g]);
         }
-        for (sums, all) in sums.iter().zip(all) {
-            all[k] = *sums;
-        }
+        (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
     }
 
-    /// Adds coordinate `k` of all four registers to the sums of several queries.
+    /// Adds coordinate `k` of all four registers to the sums of four queries.
     #[inline(always)]
-    fn share_all<const Q: usize>(
+    fn share_all(
         &self,
         k: usize,
         groups: &[Group<L::V>],
-        weights: &[[L::V; RUN / GROUP]; Q],
-        all: &mut [Sums<L::V>; Q],
+        weights: &[[L::V; RUN / GROUP]; TOGETHER],
+        all: &mut [Sums<L::V>; TOGETHER],
     ) {
-        let mut sums = [[L::splat(0); 8]; Q];
-        for (sums, all) in sums.iter_mut().zip(all.iter()) {
-            *sums = all[k];
-        }
+        let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
         for (g, group) in groups.iter().enumerate() {
-            let a = self.look_up(k, &Self::planes_of(group, 0));
-            let b = self.look_up(k, &Self::planes_of(group, 1));
-            let c = self.look_up(k, &Self::planes_of(group, 2));
-            let d = self.look_up(k, &Self::planes_of(group, 3));
-            for (sums, weights) in sums.iter_mut().zip(weights) {
-                L::add_woven::<0>(sums, a, weights[g]);
-                L::add_woven::<1>(sums, b, weights[g]);
-                L::add_woven::<2>(sums, c, weights[g]);
-                L::add_woven::<3>(sums, d, weights[g]);
-            }
+            let weights = [weights[0][g], weights[1][g], weights[2][g], weights[3][g]];
+            self.add_to_four::<0>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            self.add_to_four::<1>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            self.add_to_four::<2>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            self.add_to_four::<3>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
         }
-        for (sums, all) in sums.iter().zip(all) {
-            all[k] = *sums;
-        }
+        (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
+    }
+
+    /// Adds coordinate `k` of register J.
+    #[inline(always)]
+    fn add_to_four<const J: usize>(
+        &self,
+        k: usize,
+        group: &Group<L::V>,
+        weights: [L::V; TOGETHER],
+        [a, b, c, d]: [&mut [L::V; 8]; TOGETHER],
+    ) {
+        let found = self.look_up(k, &Self::planes_of(group, J));
+        L::add_woven::<J>(a, found, weights[0]);
+        L::add_woven::<J>(b, found, weights[1]);
+        L::add_woven::<J>(c, found, weights[2]);
+        L::add_woven::<J>(d, found, weights[3]);
     }
 
     /// Returns the planes of a register of a group.
