@@ -99,10 +99,14 @@ class Tables:
         yield [error for _, error in rows]
 
     def arm(titles, rows):
-        for call, *cells in rows:
-            what, codec = call.split(", ")
-            if codec in ("turboquant:bits=4", "trellis:m=4"):
-                yield f"{what}, `{codec}`", *cells
+        for kernel, *cells in rows:
+            what, shape = kernel.split(" ", 1)
+            if what == "ggml":
+                yield f"ggml: {shape}", *cells
+            elif shape.endswith("-dotprod") or "4 128 1" in shape and what == "sum":
+                codes, levels, dim, queries, backend = shape.split()
+                queries = "" if queries == "1" else f", {queries} queries"
+                yield f"{what}, {codes} of {levels}, width {dim}{queries}, `{backend}`", *cells
 
     def gpu_steps(titles, rows):
         plain = ("turboquant:bits=3", "turboquant:bits=2", "trellis:m=2")  # without their shares of cuDNN's time

@@ -23,7 +23,7 @@ for line in open(trace):
     if line.startswith("Trace"):
         fields, _, symbol = line.partition("]")
         steps.append((int(fields.split("/")[1], 16), symbol.strip()))
-mark = next(symbol for symbol in symbols if "3mca4mark" in symbol)
+mark = next(symbol for symbol in symbols if symbol == "mark" or "3mca4mark" in symbol)
 first = next(at for at, symbol in steps if symbol == mark)
 base = first - symbols[mark]
 begin, end = (i for i, (at, _) in enumerate(steps) if at == first)
@@ -47,7 +47,7 @@ def plain(instruction):
 assembly = "\n".join(plain(instruction) for instruction in call if instruction)
 found = []
 for cpu in cpus:
-    command = [f"llvm-mca-{llvm}", "--mtriple=aarch64", "--mattr=+dotprod", f"--mcpu={cpu}", "--iterations=1"]
+    command = [f"llvm-mca-{llvm}", "--mtriple=aarch64", "--mattr=+dotprod,+fullfp16", f"--mcpu={cpu}", "--iterations=1"]
     said = subprocess.run(command, input=assembly, capture_output=True, text=True, check=True).stdout
     found.append(int(re.search(r"Total Cycles:\s+(\d+)", said)[1]) / ROWS)
-print(f"{len(call) / ROWS:.0f} | " + " | ".join(f"{cycles:.1f}" for cycles in found))
+print(f"{len(call) / ROWS:.0f}," + ",".join(f"{cycles:.1f}" for cycles in found))

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Predicts cycles a row on ARM cores, for scores (one query) and sums of 256 rows of width 128. qemu records every instruction of a
-# codec's call, and llvm-mca predicts their cycles. It assumes that every load hits the cache and every jump is predicted.
+# Predicts cycles a row on ARM cores: of scores and sums of 256 rows, and of the loops of ggml.c on rows of 128. qemu records every
+# instruction of a kernel's call, and llvm-mca predicts their cycles. It assumes that every load hits the cache and every jump is
+# predicted.
 #
-# LLVM has no model of the Cortex-A76. Up to version 22 it uses that of the A57, where a look-up of 16 bytes is three operations, and
-# from 23 on that of the Neoverse N1, the server core with the same design. Both are named below, so LLVM's version does not matter.
+# LLVM has no model of the Cortex-A76: the Neoverse N1, a server core of the same design, stands for it, and the A57 for the A72.
 #
-# usage: run.sh [CODEC...]      Needs Debian's packages (as ci/cross.sh arm64, with llvm) and Rust. Not part of CI.
+# usage: benches/mca/run.sh [SHAPE...]   a shape is "trellis LEVELS DIM QUERIES" or "codes LEVELS DIM QUERIES"
+#
+# Needs Debian's packages (as ci/cross.sh arm64, with llvm) and Rust. Not part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=aarch64-unknown-linux-gnu
@@ -32,15 +34,24 @@ program=$CARGO_TARGET_DIR/$target/release/mca
 [[ -e /lib/ld-linux-aarch64.so.1 ]] || export QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
 trace=$(mktemp)
 trap 'rm -f "$trace"' EXIT
-cpus=(neoverse-n1 cortex-a57 cortex-a55)
-echo "| LLVM $version | backend | instructions | ${cpus[0]} | ${cpus[1]} | ${cpus[2]} |"
-echo "|---|---|---|---|---|---|"
-(($#)) || set -- turboquant:bits=4 turboquant:bits=3 turboquant:bits=2 trellis:m=4 trellis:m=2 int
+aarch64-linux-gnu-gcc -O3 -funroll-loops -march=armv8.2-a+dotprod+fp16 -Wall -Wextra -o "$CARGO_TARGET_DIR/ggml" benches/mca/ggml.c
+cpus=(neoverse-n1 cortex-a55 cortex-a57 apple-m1 neoverse-v2)
+# follow TITLE PROGRAM ARGUMENT...: prints a line of the table.
+follow() {
+  qemu-aarch64-static -cpu max -singlestep -d exec,nochain -D "$trace" "${@:2}"
+  echo "$1,$(python3 benches/mca/predict.py "$2" "$trace" "$version" "${cpus[@]}")"
+}
+echo "LLVM $version; the lines of docs/plots/arm.csv:" >&2
+echo "kernel,instructions,$(IFS=,; echo "${cpus[*]}")"
+for kernel in score-f16 sum-f16 score-f16-f32 sum-f16-f32 score-q8_0 score-q4_0; do
+  follow "ggml $kernel" "$CARGO_TARGET_DIR/ggml" "$kernel"
+done
+(($#)) || set -- "codes 16 128 1" "trellis 4 128 1" "trellis 4 128 4" "trellis 4 64 1" "trellis 8 64 1" "trellis 2 64 1"
 for call in score sum; do
-  for codec in "$@"; do
+  for shape in "$@"; do
     for backend in neon-dotprod neon; do
-      qemu-aarch64-static -cpu cortex-a76 -singlestep -d exec,nochain -D "$trace" "$program" $backend "$codec" $call
-      echo "| $call, \`$codec\` | $backend | $(python3 benches/mca/predict.py "$program" "$trace" "$version" "${cpus[@]}") |"
+      # shellcheck disable=SC2086 # several words
+      follow "$call $shape $backend" "$program" $backend $call $shape
     done
   done
 done

@@ -1,12 +1,10 @@
-//! `mca BACKEND CODEC CALL`: one call, `score` or `sum`, of 256 rows of 128, between two calls of [`mark`]; run.sh follows its
-//! instructions in an emulator.
+//! `mca BACKEND CALL CODES LEVELS DIM QUERIES`: one call, `score` or `sum`, of 256 rows without a scale between them, between
+//! two calls of [`mark`]; run.sh follows its instructions in an emulator. CODES are `trellis` (8 states) or `codes`.
 
-use octaplex::codecs::HeadId;
-use octaplex::{Backend, CodecSpec};
+use octaplex_arch::{Backend, IntQuery, Packing, Rows, TrellisCodebook};
 use std::error::Error;
 use std::hint::black_box;
 
-const D: usize = 128;
 const ROWS: usize = 256;
 
 /// Like no other function.
@@ -17,28 +15,33 @@ fn mark() {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().collect();
-    let [_, backend, spec, call] = words.as_slice() else {
-        return Err("usage: mca BACKEND CODEC score|sum".into());
+    let [_, backend, call, codes, levels, dim, queries] = words.as_slice() else {
+        return Err("usage: mca BACKEND score|sum trellis|codes LEVELS DIM QUERIES".into());
     };
     let backend = Backend::named(backend).ok_or("this CPU has no such backend")?;
-    let codec = spec.parse::<CodecSpec>()?.build_dyn(D, backend, HeadId::default())?;
-    // Any bytes behind an f16 are a block.
-    let bytes = codec.block_bytes();
-    let mut blocks: Vec<u8> = (0..ROWS * bytes).map(|i| (i * i / 7) as u8).collect();
-    for block in blocks.chunks_exact_mut(bytes) {
-        block[..2].copy_from_slice(&[0, 0x3c]);
-    }
-    let mut query = vec![0.0; codec.query_len()];
-    codec.prepare_query(&[1.0; D], &mut query)?;
-    let (mut scores, weights, mut sums) = (vec![0.0; ROWS], vec![0.5; ROWS], vec![0.0; D]);
+    let (levels, dim, queries): (usize, usize, usize) = (levels.parse()?, dim.parse()?, queries.parse()?);
+    // Any ascending centroids, and any bytes.
+    let windows: Vec<i8> = (0..16 * levels).map(|i| (i / 16 * 3) as i8).collect();
+    let centroids: Vec<i16> = (0..levels as i16).collect();
+    let book = TrellisCodebook::new(3, levels, &windows);
+    let packing = Packing::for_levels(levels).ok_or("no packing has so many levels")?;
+    let len = if codes == "trellis" { book.row_bytes(dim) } else { 2 + packing.bytes(dim) };
+    let bytes: Vec<u8> = (0..ROWS * (len - 2) + 2).map(|i| (i * i / 7) as u8).collect();
+    let rows = Rows { bytes: &bytes, stride: len - 2, len, dim, scales: Some(&[0.7; ROWS]), ahead: &[] };
+    let values = vec![3; dim];
+    let prepared = vec![IntQuery { values: &values, scale: 0.5 }; queries];
+    let (mut scores, mut sums) = (vec![0.0; ROWS * queries], vec![0.0; dim * queries]);
+    let weights = vec![0.5; ROWS * queries];
     // Once before: what is found out only once is not followed.
     for followed in [false, true] {
         if followed {
             mark();
         }
-        match call.as_str() {
-            "score" => codec.score(&[&query], black_box(&blocks), &mut scores)?,
-            _ => codec.accumulate(&weights, black_box(&blocks), &mut sums)?,
+        match (call.as_str(), codes.as_str()) {
+            ("score", "trellis") => backend.score_trellis(&book, &rows, 0.1, &prepared, &mut scores),
+            ("score", _) => backend.score_codes(packing, &rows, &centroids, 0.1, &prepared, &mut scores),
+            (_, "trellis") => backend.accumulate_trellis(&book, &rows, 0.1, &weights, &mut sums),
+            _ => backend.accumulate_codes(packing, &rows, &centroids, 0.1, &weights, &mut sums),
         }
         if followed {
             mark();
