@@ -17,7 +17,7 @@
 //! On Intel Sapphire Rapids with rows of 128 coordinates, scores take 0.1 to 0.75 of the time of
 //! `wide.rs`, and sums 0.25 to 0.8. Decoding took 1.1 to 2.6 times as long, so `wide.rs` decodes.
 
-mod lanes;
+pub(super) mod lanes;
 mod search;
 mod unpack;
 
@@ -25,6 +25,7 @@ pub(crate) use search::viterbi_encode;
 
 use super::layout::TrellisCodebook;
 use super::scalar;
+use crate::codes::avx2::many::Buffer;
 use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
 use crate::registers::Integers;
 use crate::registers::avx2::{load, scales_of_eight, store_first};
@@ -186,18 +187,19 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         for (p, rows) in rows.pages(PAGE).enumerate() {
             let rows = &rows;
-            let mut ints = [[0; PAGE]; QUERIES];
-            let mut units = [None; QUERIES];
-            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut ints).zip(&mut units) {
+            let (mut ints, mut units) = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
+            let queries = acc.len() / rows.dim;
+            let (ints, units) = (ints.first(queries, [0; PAGE]), units.first(queries, None));
+            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut *ints).zip(&mut *units) {
                 let weights = &weights[p * PAGE..][..rows.count()];
                 let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
                 *unit = value.map(|value| value * scale);
             }
-            if lanes::sum_page::<L>(book, rows, &ints, &units, acc) {
+            if lanes::sum_page::<L>(book, rows, ints, units, acc) {
                 continue;
             }
             let lookup = lookup.get_or_insert_with(|| Lookup::new(book, rows.dim));
-            for_kind!(lookup, sum_page(rows, &ints, &units, acc));
+            for_kind!(lookup, sum_page(rows, ints, units, acc));
         }
     }
 }
@@ -207,8 +209,8 @@ pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
 fn sum_page<const KIND: u8>(
     lookup: &Lookup,
     rows: &Rows,
-    ints: &[[i16; PAGE]; QUERIES],
-    units: &[Option<f32>; QUERIES],
+    ints: &[[i16; PAGE]],
+    units: &[Option<f32>],
     acc: &mut [f32],
 ) {
     let queries = acc.len() / rows.dim;

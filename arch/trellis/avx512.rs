@@ -27,7 +27,9 @@ mod search;
 
 pub(crate) use search::viterbi_encode;
 
+use super::avx2;
 use super::layout::{MAX_LEVELS, MAX_STATES, TrellisCodebook};
+use crate::codes::avx2::many::Buffer;
 use crate::codes::avx512::accumulate::{ByteWeights, Sums, Tile, byte_weights, configure, four, run_scales};
 use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::score::{ByteQuery, Many};
@@ -36,6 +38,7 @@ use crate::codes::avx512::tiles::TileQueries;
 use crate::codes::avx512::unpack::{CHUNK, Chunk, MAX_CHUNKS, Masked, Place, Unpack};
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::amx::Tiles;
+use crate::registers::avx2::Ymm;
 use crate::registers::avx512::{
     self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, scales,
     store_first, to_array, transpose,
@@ -68,7 +71,7 @@ const fn order(kind: usize, form: usize) -> usize {
 }
 
 /// The constants that find the centroids of a row.
-struct Lookup {
+struct Lookup<'a> {
     kind: usize,
     /// With `GENERAL`: [`POWERS`], [`TERNARY`] or [`MIXED`]. Otherwise: raw bits of a code.
     form: usize,
@@ -77,14 +80,24 @@ struct Lookup {
     /// The end of the path plane.
     path_end: usize,
     /// For codes that are not extracted by bits alone.
-    unpack: Option<(Unpack, [Chunk; MAX_CHUNKS])>,
-    /// The centroids, see [`tables`].
-    table: [__m512i; MAX_CENTROIDS / CHUNK],
-    blocks: usize,
+    unpack: &'a Parts,
+    /// The first registers of the centroids, see [`tables`].
+    table: [__m512i; WIDE],
+    /// All registers of the centroids, an even number.
+    large: &'a [__m512i],
     path_shifts: __m512i,
     raw_shifts: __m512i,
     window_bits: __m512i,
 }
+
+/// Memory for the centroids of the largest codebook.
+type Large = Buffer<__m512i, { MAX_CENTROIDS / CHUNK }>;
+
+/// How codes are found that are not plain bits.
+type Parts = Option<(Unpack, [Chunk; MAX_CHUNKS])>;
+
+/// Queries from which on rows of 32 are scored faster here than with AVX2.
+const FEW: usize = 8;
 
 /// Adds 128 to centroids by xor, so that they are unsigned operands.
 const BIAS: i8 = -128;
@@ -116,7 +129,8 @@ macro_rules! for_kind {
 /// Implements `scalar::decode_trellis`.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out: &mut [f32]) {
-    let lookup = &Lookup::new(book, out.len(), 0);
+    let (mut large, mut unpack) = (Large::EMPTY, None);
+    let lookup = &Lookup::new(book, out.len(), 0, &mut large, &mut unpack);
     for_kind!(lookup, decode(row, scale, out));
 }
 
@@ -155,7 +169,12 @@ pub(crate) fn score_trellis(
     {
         return;
     }
-    let lookup = &Lookup::new(book, rows.dim, BIAS);
+    // Rows of 32 fill half of a register here. In AVX2's lanes they lie side by side.
+    if queries.len() < FEW && rows.dim < CHUNK && avx2::lanes::takes(book, rows.dim) {
+        return avx2::score_trellis::<Ymm>(book, rows, scale, queries, scores);
+    }
+    let (mut large, mut unpack) = (Large::EMPTY, None);
+    let lookup = &Lookup::new(book, rows.dim, BIAS, &mut large, &mut unpack);
     let mut padded = None;
     let blocks = Blocks::new(rows, &mut padded);
     for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
@@ -175,25 +194,7 @@ fn score<const KIND: usize, const RAW: usize>(
     scores: &mut [f32],
 ) {
     if let [query] = queries {
-        let query = lookup.query::<KIND, RAW>(query, scale);
-        for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-            blocks.prefetch(i);
-            let block = blocks.get(i);
-            let mut fours = [_mm512_setzero_si512(); ROWS / 4];
-            for (i, four) in fours.iter_mut().enumerate() {
-                let mut sums = [_mm512_setzero_si512(); 4];
-                for (chunk, values) in query.values[..lookup.chunks].iter().enumerate() {
-                    let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
-                    for (sum, centroids) in sums.iter_mut().zip(centroids) {
-                        *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
-                    }
-                }
-                *four = add_four(sums);
-            }
-            let sums = add_lanes(fours);
-            store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
-        }
-        return;
+        return score_single::<KIND, RAW>(lookup, blocks, scale, query, scores);
     }
     if let (Some(tiles), QUERIES) = (tiles, queries.len()) {
         let mut tiled = TileQueries::new(lookup.chunks);
@@ -211,6 +212,37 @@ fn score<const KIND: usize, const RAW: usize>(
         score_many::<KIND, RAW, 4>(lookup, blocks, count, scale, queries, scores);
     } else {
         score_many::<KIND, RAW, 8>(lookup, blocks, count, scale, queries, scores);
+    }
+}
+
+/// Scores rows with one query. It is a function of its own: inside the one with all kinds, the compiler
+/// would keep its pointers in memory.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn score_single<const KIND: usize, const RAW: usize>(
+    lookup: &Lookup,
+    blocks: &Blocks,
+    scale: f32,
+    query: &IntQuery,
+    scores: &mut [f32],
+) {
+    let query = lookup.query::<KIND, RAW>(query, scale);
+    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+        blocks.prefetch(i);
+        let block = blocks.get(i);
+        let mut fours = [_mm512_setzero_si512(); ROWS / 4];
+        for (i, four) in fours.iter_mut().enumerate() {
+            let mut sums = [_mm512_setzero_si512(); 4];
+            for (chunk, values) in query.values[..lookup.chunks].iter().enumerate() {
+                let centroids = lookup.centroids::<KIND, RAW>(&block, chunk, 4 * i);
+                for (sum, centroids) in sums.iter_mut().zip(centroids) {
+                    *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
+                }
+            }
+            *four = add_four(sums);
+        }
+        let sums = add_lanes(fours);
+        store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
     }
 }
 
@@ -255,7 +287,8 @@ pub(crate) fn accumulate_trellis(
     if count == 0 {
         return;
     }
-    let lookup = &Lookup::new(book, rows.dim, 0);
+    let (mut large, mut unpack) = (Large::EMPTY, None);
+    let lookup = &Lookup::new(book, rows.dim, 0, &mut large, &mut unpack);
     for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
         for (p, rows) in rows.pages(PAGE).enumerate() {
             let mut padded = None;
@@ -303,7 +336,8 @@ fn sum_page<const KIND: usize, const RAW: usize>(
 }
 
 /// Adds rows for one query. Looked-up centroids are used at once and never stored, which is a fifth
-/// faster.
+/// faster. Not inlined for the reason of [`score_single`].
+#[inline(never)]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn sum_one<const KIND: usize, const RAW: usize>(
     lookup: &Lookup,
@@ -372,12 +406,11 @@ fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] 
     out
 }
 
-/// Returns the centroids, each xored with `flip`. A table that does not fill a register repeats, so
+/// Writes the centroids, each xored with `flip`. A table that does not fill a register repeats, so
 /// bits above an index do not count.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
-    let mut tables = [_mm512_setzero_si512(); N];
+fn tables(book: &TrellisCodebook, flip: i8, tables: &mut [__m512i]) {
     for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
         // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
         let bytes = unsafe { _mm512_maskz_loadu_epi8(avx512::first(centroids.len()), centroids.as_ptr()) };
@@ -388,7 +421,6 @@ fn tables<const N: usize>(book: &TrellisCodebook, flip: i8) -> [__m512i; N] {
         let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(count as i8 - 1));
         tables[0] = _mm512_permutexvar_epi8(index, tables[0]);
     }
-    tables
 }
 
 /// Looks up indices of 6, 7 or 8 bits in a table of `kind` registers.
@@ -406,11 +438,18 @@ fn find(kind: usize, table: &[__m512i], index: __m512i) -> __m512i {
     _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high)
 }
 
-impl Lookup {
-    /// Prepares a codebook and a width. Centroids are xored with `flip`.
+impl<'a> Lookup<'a> {
+    /// Prepares a codebook and a width. Centroids are xored with `flip`. The memory is for rare codebooks:
+    /// inside the value, it would take longer to move than a page's rows to score.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn new(book: &TrellisCodebook, dim: usize, flip: i8) -> Self {
+    fn new(
+        book: &TrellisCodebook,
+        dim: usize,
+        flip: i8,
+        memory: &'a mut Large,
+        found: &'a mut Parts,
+    ) -> Self {
         let (bits, radix) = book.packing().map_or((0, 1), |p| (p.raw_bits() as usize, p.radix()));
         let path_end = 2 + TrellisCodebook::path_bytes(dim);
         let kind = match book.centroids().len() {
@@ -427,14 +466,24 @@ impl Lookup {
             _ => bits,
         };
         let chunks = dim.div_ceil(CHUNK);
-        let unpack = book.packing().filter(|_| kind == GENERAL).map(|packing| {
+        if let (Some(packing), GENERAL) = (book.packing(), kind) {
             let unpack = Unpack::new(packing, dim, path_end);
             let mut parts = [unpack.chunk(0); MAX_CHUNKS];
             for (i, part) in parts[..chunks].iter_mut().enumerate().skip(1) {
                 *part = unpack.chunk(i);
             }
-            (unpack, parts)
-        });
+            *found = Some((unpack, parts));
+        }
+        let mut table = [_mm512_setzero_si512(); WIDE];
+        let mut large: &[_] = &[];
+        if kind == GENERAL {
+            let pairs = book.centroids().len().div_ceil(2 * CHUNK);
+            let all = memory.first(2 * pairs, _mm512_setzero_si512());
+            tables(book, flip, all);
+            large = all;
+        } else {
+            tables(book, flip, &mut table);
+        }
         let above = _mm512_set1_epi8(book.history() as i8 + 1);
         let path_shifts = if kind == GENERAL { &NEIGHBOUR_SHIFTS } else { &PATH_SHIFTS[form] };
         Self {
@@ -443,9 +492,9 @@ impl Lookup {
             history: book.history(),
             chunks,
             path_end,
-            unpack,
-            table: tables(book, flip),
-            blocks: book.centroids().len().div_ceil(2 * CHUNK),
+            unpack: found,
+            table,
+            large,
             path_shifts: _mm512_sub_epi8(load(path_shifts), _mm512_set1_epi8(book.history() as i8)),
             raw_shifts: _mm512_sub_epi8(load(&RAW_SHIFTS[order(kind, form)]), above),
             window_bits: _mm512_set1_epi8((book.windows() - 1) as i8),
@@ -511,7 +560,7 @@ impl Lookup {
         let neighbours = load(&NEIGHBOURS);
         let above = _mm_cvtsi32_si128(self.history as i32 + 1);
         let mut codes = [_mm512_setzero_si512(); 4];
-        if let Some((unpack, parts)) = &self.unpack {
+        if let Some((unpack, parts)) = self.unpack {
             let part = &parts[chunk];
             let (raw, digits) = (Masked::new(block, &part.raw), Masked::new(block, &part.digits));
             for (i, codes) in codes.iter_mut().enumerate() {
@@ -532,8 +581,8 @@ impl Lookup {
             let codes = _mm512_sll_epi16(codes, above);
             *out = _mm512_ternarylogic_epi64::<0xca>(self.window_bits, windows, codes);
         }
-        if self.blocks == 1 {
-            return out.map(|index| _mm512_permutex2var_epi8(self.table[0], index, self.table[1]));
+        if let [low, high] = *self.large {
+            return out.map(|index| _mm512_permutex2var_epi8(low, index, high));
         }
         let below = _mm_cvtsi32_si128(6 - self.history as i32);
         let high = codes.map(|codes| {
@@ -542,7 +591,7 @@ impl Lookup {
         });
         let index = out;
         out = [_mm512_setzero_si512(); 4];
-        for (b, table) in self.table.as_chunks::<2>().0[..self.blocks].iter().enumerate() {
+        for (b, table) in self.large.as_chunks::<2>().0.iter().enumerate() {
             let this = _mm512_set1_epi8(b as i8);
             for ((out, high), index) in out.iter_mut().zip(high).zip(index) {
                 let here = _mm512_cmpeq_epi8_mask(high, this);

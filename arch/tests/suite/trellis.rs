@@ -59,11 +59,11 @@ pub(super) fn decode_trellis(backends: &[Backend]) -> Outcome {
 
 /// Every book with a few rows, and every count of rows and queries for some books.
 ///
-/// Rows of whole units of 128 coordinates have separate kernels. They also run with one query, and
-/// a full and a partial block.
+/// Rows of 32, 64 and whole units of 128 coordinates have separate kernels. They also run with one
+/// query, and a full and a partial block.
 fn pages(mut check: impl FnMut(&TrellisCodebook, usize, usize, usize, &mut Painter) -> Outcome) -> Outcome {
     books(&WIDTHS, |book, dim, painter| check(book, dim, 3, 1 + dim % 3, painter))?;
-    books(&[128, 256, 512], |book, dim, painter| check(book, dim, 19, 1, painter))?;
+    books(&[32, 64, 128, 256, 512], |book, dim, painter| check(book, dim, 19, 1, painter))?;
     books(&[32, 64, 80, 128], |book, dim, painter| {
         if !matches!(book.states(), 8 | 16) {
             return Ok(());

@@ -25,10 +25,10 @@ mod look_up;
 mod many;
 mod planes;
 
-use crate::codes::avx2::many::taken;
+use crate::codes::avx2::many::{Buffer, taken};
 use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::Integers;
-use crate::registers::avx2::{load, scales_of_eight, store_first};
+use crate::registers::avx2::{scales_of_eight, store_first};
 use crate::rows::{Blocks, ROWS};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
@@ -122,8 +122,8 @@ pub(crate) fn sum_many<L: Integers<V = __m256i>>(
 pub(crate) fn sum_page<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
     rows: &Rows,
-    ints: &[[i16; PAGE]; QUERIES],
-    units: &[Option<f32>; QUERIES],
+    ints: &[[i16; PAGE]],
+    units: &[Option<f32>],
     acc: &mut [f32],
 ) -> bool {
     for_shape!(book, rows, sum_as::<L>(ints, units, acc))
@@ -221,8 +221,8 @@ fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, con
 fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
     rows: &Rows,
-    ints: &[[i16; PAGE]; QUERIES],
-    units: &[Option<f32>; QUERIES],
+    ints: &[[i16; PAGE]],
+    units: &[Option<f32>],
     acc: &mut [f32],
 ) {
     let tables = tables::<L, BITS, FIVE>(book, 0);
@@ -231,37 +231,39 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     let blocks = Blocks::new(rows, &mut padded);
     let queries = acc.len() / DIM;
     // For each lookup, bytes 0 to 8 of a lane, then the others.
-    let mut sums = [[[zero; 2]; EACH]; QUERIES];
+    let (mut sums, mut weights) = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
+    let (sums, weights) = (sums.first(queries, [[zero; 2]; EACH]), weights.first(queries, [zero; 4]));
+    let mut found = [[zero; EACH]; 4];
     for first in (0..rows.count()).step_by(8) {
         let (block, r) = (blocks.get(first / ROWS), first % ROWS);
         if r == 0 {
             blocks.prefetch_apart(first / ROWS);
         }
-        let mut pairs = [[[zero; 2]; EACH]; 4];
-        for (pairs, planes) in pairs.iter_mut().zip(&all_planes::<BITS, DIM>(&block, r)[..DIM / 32]) {
-            for (pair, found) in pairs.iter_mut().zip(centroids::<L, BITS, FIVE>(&tables, planes)) {
-                let (a, b) = (_mm256_castsi256_si128(found), _mm256_extracti128_si256::<1>(found));
+        let planes = all_planes::<BITS, DIM>(&block, r);
+        for (found, planes) in found[..DIM / 32].iter_mut().zip(&planes) {
+            *found = centroids::<L, BITS, FIVE>(&tables, planes);
+        }
+        for (weights, ints) in weights.iter_mut().zip(ints) {
+            for (i, weights) in weights.iter_mut().enumerate() {
+                let (a, b) = (ints[first + i], ints[first + i + 4]);
+                *weights = _mm256_set1_epi32(i32::from(b) << 16 | i32::from(a as u16));
+            }
+        }
+        for k in 0..EACH {
+            let mut pairs = [[zero; 2]; 4];
+            for (pair, found) in pairs[..DIM / 32].iter_mut().zip(&found) {
+                let (a, b) = (_mm256_castsi256_si128(found[k]), _mm256_extracti128_si256::<1>(found[k]));
                 *pair = [
                     _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)),
                     _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b)),
                 ];
             }
-        }
-        for ((sums, ints), unit) in sums[..queries].iter_mut().zip(ints).zip(units) {
-            if unit.is_none() {
-                continue;
-            }
-            let mut weights = [zero; 4];
-            for (i, weights) in weights.iter_mut().enumerate() {
-                let (a, b) = (ints[first + i], ints[first + i + 4]);
-                *weights = _mm256_set1_epi32(i32::from(b) << 16 | i32::from(a as u16));
-            }
-            for (k, sums) in sums.iter_mut().enumerate() {
-                for (half, sum) in sums.iter_mut().enumerate() {
-                    for (i, pairs) in pairs[..DIM / 32].iter().enumerate() {
+            for (sums, weights) in sums.iter_mut().zip(&*weights) {
+                for (half, sum) in sums[k].iter_mut().enumerate() {
+                    for (i, pair) in pairs[..DIM / 32].iter().enumerate() {
                         let of = |byte| weights[i * (LANE / DIM) + row_of_lane::<BITS, DIM>(k, byte)];
                         let weights = _mm256_blend_epi32::<0b1111_0000>(of(8 * half), of(8 * half + 4));
-                        *sum = L::dot_words(*sum, pairs[k][half], weights);
+                        *sum = L::dot_words(*sum, pair[half], weights);
                     }
                 }
             }
@@ -270,18 +272,44 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(DIM)) {
         let Some(unit) = unit else { continue };
         let mut in_order = [0; DIM];
-        for (k, sums) in sums.iter().enumerate() {
-            let mut lanes = [0; 16];
-            for (lanes, sum) in lanes.as_chunks_mut::<8>().0.iter_mut().zip(sums) {
-                // SAFETY: the array has eight integers.
-                unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), *sum) };
-            }
-            for (i, sum) in lanes.into_iter().enumerate() {
-                in_order[coordinate::<BITS, DIM>(k, i)] += sum;
+        for (k, sums) in sums.as_chunks::<4>().0.iter().enumerate() {
+            for half in 0..2 {
+                // Four lookups of a byte are four neighbouring coordinates.
+                let [a, b, c, d] = *sums;
+                for (i, four) in transpose([a[half], b[half], c[half], d[half]]).into_iter().enumerate() {
+                    let lanes = [_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four)];
+                    for (lane, sum) in lanes.into_iter().enumerate() {
+                        let first = coordinate::<BITS, DIM>(4 * k, 8 * half + 4 * lane + i);
+                        add_to(&mut in_order.as_chunks_mut().0[first / 4], sum);
+                    }
+                }
             }
         }
         finish_sums(&in_order, *unit, acc);
     }
+}
+
+/// Transposes four rows of four dwords in each half.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let (low_ac, high_ac) = (_mm256_unpacklo_epi32(a, c), _mm256_unpackhi_epi32(a, c));
+    let (low_bd, high_bd) = (_mm256_unpacklo_epi32(b, d), _mm256_unpackhi_epi32(b, d));
+    [
+        _mm256_unpacklo_epi32(low_ac, low_bd),
+        _mm256_unpackhi_epi32(low_ac, low_bd),
+        _mm256_unpacklo_epi32(high_ac, high_bd),
+        _mm256_unpackhi_epi32(high_ac, high_bd),
+    ]
+}
+
+/// Adds four integers to others in memory.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_to(four: &mut [i32; 4], sum: __m128i) {
+    let place = four.as_mut_ptr().cast();
+    // SAFETY: the array has four integers.
+    unsafe { _mm_storeu_si128(place, _mm_add_epi32(_mm_loadu_si128(place), sum)) }
 }
 
 /// Returns which coordinate the `k`-th lookup finds for byte `i` of a lane.
@@ -350,16 +378,38 @@ fn add_pairs(a: __m256i, b: __m256i) -> __m256i {
 }
 
 /// Puts a query into the order of the lookups.
+///
+/// Interleaving the bytes of registers that are half of all apart moves the uppermost bit of a byte's
+/// number to the bottom. Four times, with eight registers, byte 8i + k comes to register k, place i:
+///
+/// ```text
+/// number of a byte    r₂ r₁ r₀ │ b₃ b₂ b₁ b₀       register │ place
+/// after four rounds   b₂ b₁ b₀ │ r₂ r₁ r₀ b₃       with codes of two bits, r₂ stays: two groups of four registers
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
-    let mut values = [[_mm256_setzero_si256(); 2]; EACH];
-    for (k, values) in values.iter_mut().enumerate() {
-        let mut bytes = [0i8; 32];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = query.values[coordinate::<BITS, DIM>(k, i % 16)] as i8;
+    let sixteens = query.values.as_chunks::<16>().0;
+    let mut bytes = [_mm_setzero_si128(); EACH];
+    for (i, bytes) in bytes.iter_mut().enumerate() {
+        let words = sixteens[i % (DIM / 16)].as_ptr();
+        // SAFETY: the array has sixteen words.
+        *bytes =
+            unsafe { _mm_packs_epi16(_mm_loadu_si128(words.cast()), _mm_loadu_si128(words.add(8).cast())) };
+    }
+    let group = if BITS == 2 { EACH / 2 } else { EACH };
+    for _ in 0..4 {
+        let from = bytes;
+        for (i, pair) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            let first = 2 * i / group * group + i % (group / 2);
+            let (a, b) = (from[first], from[first + group / 2]);
+            *pair = [_mm_unpacklo_epi8(a, b), _mm_unpackhi_epi8(a, b)];
         }
-        *values = [_mm256_abs_epi8(load(&bytes)), load(&bytes)];
+    }
+    let mut values = [[_mm256_setzero_si256(); 2]; EACH];
+    for (values, bytes) in values.iter_mut().zip(bytes) {
+        let both = _mm256_broadcastsi128_si256(bytes);
+        *values = [_mm256_abs_epi8(both), both];
     }
     values
 }

@@ -324,7 +324,8 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn new(book: &TrellisCodebook) -> Self {
-        let chunks: [__m512i; 4] = tables(book, BIAS);
+        let mut chunks = [_mm512_setzero_si512(); 4];
+        tables(book, BIAS, &mut chunks);
         // A shorter history is the upper bits of a window.
         let spare = HISTORY as u32 - book.history();
         let (inside, down) = (_mm512_set1_epi8((0xffu8 >> spare) as i8), _mm_cvtsi32_si128(spare as i32));

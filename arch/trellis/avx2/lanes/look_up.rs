@@ -3,7 +3,6 @@
 
 use super::{EACH, TABLES};
 use crate::registers::Integers;
-use crate::registers::avx2::load;
 use crate::trellis::layout::TrellisCodebook;
 use core::arch::asm;
 use core::arch::x86_64::*;
@@ -22,13 +21,17 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
     let mut tables = [_mm256_setzero_si256(); TABLES];
     let count = 1 << (BITS + FIVE as usize);
     for (n, table) in tables[..count].iter_mut().enumerate() {
-        let mut bytes = [0u8; 32];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            let (code, window) =
-                if FIVE { (n / 2, i % 16 * 2 + n % 2) } else { (n, (i % 16) >> (3 - book.history())) };
-            *byte = (book.centroids()[code * book.windows() + window] as u8).wrapping_add(bias);
-        }
-        *table = load(&bytes);
+        let entry = |i| {
+            let (code, window) = if FIVE { (n / 2, i * 2 + n % 2) } else { (n, i >> (3 - book.history())) };
+            book.centroids()[code * book.windows() + window]
+        };
+        let bytes = match book.centroids().as_chunks::<16>().0.get(n) {
+            Some(bytes) if book.windows() == 16 => *bytes,
+            _ => core::array::from_fn(entry),
+        };
+        // SAFETY: the array has sixteen bytes.
+        let bytes = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+        *table = _mm256_add_epi8(_mm256_broadcastsi128_si256(bytes), _mm256_set1_epi8(bias as i8));
     }
     if L::DEAR_CHOICES && count >= SIGNS_FROM {
         // The difference that each bit but the highest makes, alone and together with those below

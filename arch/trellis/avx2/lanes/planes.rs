@@ -1,6 +1,6 @@
 //! Loads the bytes of eight rows into the lanes where their coordinates are looked up.
 
-use super::{HALF, LANE, QUARTER};
+use super::{HALF, LANE, QUARTER, transpose};
 use crate::registers::avx2::load;
 use crate::rows::{Block, Window};
 use core::arch::x86_64::*;
@@ -68,23 +68,69 @@ fn planes_of_half<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
     const CODES: usize = 2 + QUARTER / 8;
-    let path = fours(block, [(0, 2), (1, 2), (2, 2), (3, 2)], r);
-    let inner = _mm256_slli_epi32::<4>(path);
-    let codes = |starts: [(usize, usize); 4]| fours(block, starts.map(|(row, at)| (row, CODES + at)), r);
     match BITS {
-        0 => in_order::<0>(inner, path, []),
-        1 => in_order::<1>(inner, path, [codes([(0, 0), (1, 0), (2, 0), (3, 0)])]),
+        0 => {
+            let path = fours(block, 2, r);
+            in_order::<0>(_mm256_slli_epi32::<4>(path), path, [])
+        }
+        1 => {
+            let a = _mm256_castsi256_ps(eights(block, [2, 2], r));
+            let b = _mm256_castsi256_ps(eights(block, [2, 2], r + 2));
+            let path = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
+            let codes = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
+            in_order::<1>(_mm256_slli_epi32::<4>(path), path, [codes])
+        }
         2 => {
-            let second = eights(block, [CODES, CODES], r + 2);
-            in_order::<2>(inner, path, [eights(block, [CODES, CODES], r), second])
+            let (path, second) = (fours(block, 2, r), eights(block, [CODES, CODES], r + 2));
+            let codes = [eights(block, [CODES, CODES], r), second];
+            in_order::<2>(_mm256_slli_epi32::<4>(path), path, codes)
         }
         _ => {
-            let first = codes([(0, 0), (0, 4), (0, 8), (1, 0)]);
-            let second = codes([(1, 4), (1, 8), (2, 0), (2, 4)]);
-            let third = codes([(2, 8), (3, 0), (3, 4), (3, 8)]);
-            in_order::<3>(inner, path, [first, second, third])
+            // A row is four dwords: its path, then its codes.
+            let rows = [sixteens(block, 2, r), sixteens(block, 2, r + 1)];
+            let [path, a, b, c] =
+                transpose([rows[0], rows[1], sixteens(block, 2, r + 2), sixteens(block, 2, r + 3)]);
+            let inner = _mm256_slli_epi32::<4>(path);
+            let [third, fourth, fifth] = every_third([a, b, c]);
+            [inner, path, third, fourth, fifth]
         }
     }
+}
+
+/// Collects bytes 0, 3, 6 and 9 of each row, and those from 1 and from 2 on. A row's bytes are dwords of
+/// three registers.
+///
+/// ```text
+/// byte of a row    a │ 0 1 2 3    b │ 4 5 6 7    c │ 8 9 10 11
+/// 0, 3, 6, 9           ×     ×            ×              ×          by place: 0 and 3 from a, 2 from b, 1 from c
+/// ```
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn every_third([a, b, c]: [__m256i; 3]) -> [__m256i; 3] {
+    let middle = _mm256_set1_epi32(0xff00);
+    let outer = _mm256_set1_epi32(0xff00_00ff_u32 as i32);
+    let first = _mm256_blendv_epi8(_mm256_blendv_epi8(b, c, middle), a, outer);
+    let second = _mm256_blendv_epi8(_mm256_blendv_epi8(c, a, middle), b, outer);
+    let third = _mm256_blendv_epi8(_mm256_blendv_epi8(a, b, middle), c, outer);
+    [
+        _mm256_shuffle_epi8(first, load(&IN_DWORDS[0])),
+        _mm256_shuffle_epi8(second, load(&IN_DWORDS[1])),
+        _mm256_shuffle_epi8(third, load(&IN_DWORDS[2])),
+    ]
+}
+
+/// The order of the bytes that [`every_third`] has mixed.
+static IN_DWORDS: [[u8; 32]; 3] = [in_dwords([0, 3, 2, 1]), in_dwords([1, 0, 3, 2]), in_dwords([2, 1, 0, 3])];
+
+/// Repeats an order of four bytes for each dword of both lanes.
+const fn in_dwords(order: [u8; 4]) -> [u8; 32] {
+    let mut places = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        places[i] = (i % 16 / 4 * 4) as u8 + order[i % 4];
+        i += 1;
+    }
+    places
 }
 
 /// Distributes paths and codes as [`planes`] returns them: as they are, alternating, or every third
@@ -161,15 +207,12 @@ fn eights(block: &Block, starts: [usize; 2], r: usize) -> __m256i {
     _mm256_set_epi64x(quad(&b, r + 5), quad(&a, r + 4), quad(&b, r + 1), quad(&a, r))
 }
 
-/// Loads four bytes from each of four places, given as a row (from `r` on) and a byte. The upper
-/// lane has the same of four rows further on.
+/// Loads four bytes of rows `r` to `r + 4`, and of the next four.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn fours(block: &Block, places: [(usize, usize); 4], r: usize) -> __m256i {
-    let four = |i: usize| {
-        let (row, start) = places[i % 4];
-        i32::from_le_bytes(*block.window(start, start + 4).first(r + row + i / 4 * 4))
-    };
+fn fours(block: &Block, start: usize, r: usize) -> __m256i {
+    let window = block.window(start, start + 4);
+    let four = |i: usize| i32::from_le_bytes(*window.first(r + i));
     _mm256_setr_epi32(four(0), four(1), four(2), four(3), four(4), four(5), four(6), four(7))
 }
 
