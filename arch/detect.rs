@@ -115,7 +115,7 @@ impl Backend {
     }
 
     /// Returns the same as [`scores_tell_scales`](Self::scores_tell_scales), for scores of small
-    /// blocks and chunks.
+    /// blocks and chunks. Rows of f16 tell whether any of their values is not finite.
     #[must_use]
     pub fn blocks_tell_scales(self) -> bool {
         #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 //! Scores and outputs are in f32, with sums in the fixed order of this library.
 
 use super::query::{Body, QueryFormat};
-use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values};
+use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values, score_checked};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::random::HeadId;
@@ -151,9 +151,13 @@ impl<F: Format> Codec for Core<F> {
 
     fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
         check_score(queries, blocks, self.block_bytes(), scores)?;
-        self.check(blocks)?;
-        self.format().in_float_batches(queries, scores, |queries, scores| {
-            self.backend.score_floats(F::FLOAT, self.dim, blocks, queries, scores);
+        self.format().check(queries)?;
+        let (check, telling) =
+            (|| self.check(blocks), F::FLOAT == Float::F16 && self.backend.blocks_tell_scales());
+        score_checked(telling, queries, scores, check, |scores| {
+            self.format().in_float_batches(queries, scores, |queries, scores| {
+                self.backend.score_floats(F::FLOAT, self.dim, blocks, queries, scores);
+            })
         })
     }
 

@@ -70,6 +70,9 @@ fn decode_f16(bytes: &[u8; 32]) -> Sixteen {
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     let row_bytes = dim * format.bytes();
     let count = bytes.len() / row_bytes;
+    if acc.len() == dim && format == Float::F16 && dim.is_multiple_of(8) {
+        return add_f16(bytes, row_bytes, weights, acc);
+    }
     let mut decoded = [[0.0; MAX_DIM]; ROWS];
     for (i, rows) in bytes.chunks(ROWS * row_bytes).enumerate() {
         for (row, decoded) in rows.chunks_exact(row_bytes).zip(&mut decoded) {
@@ -79,6 +82,42 @@ pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights
         for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
             add_rows(&decoded, &weights[i * ROWS..][..rows], acc);
         }
+    }
+}
+
+/// Adds rows of f16 for one query, which needs no buffer of decoded values. The sums of 64 coordinates
+/// stay in registers from the first row to the last.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn add_f16(bytes: &[u8], row_bytes: usize, weights: &[f32], acc: &mut [f32]) {
+    let (blocks, rest) = acc.as_chunks_mut::<64>();
+    let after = 128 * blocks.len();
+    for (i, acc) in blocks.iter_mut().enumerate() {
+        add_columns::<8>(&bytes[128 * i..], row_bytes, weights, acc);
+    }
+    for (i, acc) in rest.chunks_exact_mut(8).enumerate() {
+        add_columns::<1>(&bytes[after + 16 * i..], row_bytes, weights, acc);
+    }
+}
+
+/// Adds the first 8·N coordinates of rows that begin every `row_bytes` bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_columns<const N: usize>(bytes: &[u8], row_bytes: usize, weights: &[f32], acc: &mut [f32]) {
+    let acc = acc.as_chunks_mut().0;
+    let mut sums = [_mm256_setzero_ps(); N];
+    for (sum, acc) in sums.iter_mut().zip(acc.iter()) {
+        *sum = load_ps(acc);
+    }
+    for (row, weight) in bytes.chunks(row_bytes).zip(weights) {
+        let weight = _mm256_set1_ps(*weight);
+        for (sum, x) in sums.iter_mut().zip(row[..16 * N].as_chunks::<16>().0) {
+            // SAFETY: the array holds the 16 bytes that are read.
+            let x = _mm256_cvtph_ps(unsafe { _mm_loadu_si128(x.as_ptr().cast()) });
+            *sum = _mm256_add_ps(*sum, _mm256_mul_ps(weight, x));
+        }
+    }
+    for (sum, acc) in sums.into_iter().zip(acc) {
+        store_ps(acc, sum);
     }
 }
 
