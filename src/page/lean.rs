@@ -94,34 +94,38 @@ impl<'a> Lean<'a> {
         bytes != 2 * self.shape.dim
     }
 
+    /// Returns the queries that fit into memory for the scores of the second half.
+    fn batch(&self, count: usize) -> usize {
+        (MAX_SCRATCH / self.shape.tokens.max(1) - 1).min(count)
+    }
+
     /// Scores a page. With two halves, a score is the sum of the products of both.
+    ///
+    /// `memory` has a value for each token, and if there are two halves also for the scores of a
+    /// [`batch`](Self::batch) of queries.
     fn score_page(
         &self,
         queries: &[Option<[&[f32]; QUERY_BATCH]>; 2],
         count: usize,
         part: &Part,
         scores: &mut [f32],
+        memory: &mut [f32],
     ) -> Result<(), Error> {
-        let tokens = self.shape.tokens;
+        let (norms, more) = memory.split_at_mut(self.shape.tokens);
         for (half, queries) in self.halves().zip(queries.iter().flatten()) {
             let queries = &queries[..count];
-            // The second half needs memory for its own scores. Take as many queries at a time as
-            // fit on the stack.
-            let batch = (MAX_SCRATCH / tokens.max(1) - 1).min(count);
-            with_scratch(tokens * if half.number > 0 { 1 + batch } else { 1 }, |memory| {
-                let (norms, more) = memory.split_at_mut(tokens);
-                let rows = half.read(self.backend, part, norms)?;
-                if half.number == 0 {
-                    return half.planes.score_planes(queries, &rows, scores);
-                }
-                let mut scored = Ok(());
-                each_batch(batch.max(1), queries, scores, |queries, scores| {
-                    let more = &mut more[..scores.len()];
-                    scored = scored.and_then(|()| half.planes.score_planes(queries, &rows, more));
-                    scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
-                });
-                scored
-            })?;
+            let rows = half.read(part, norms)?;
+            if half.number == 0 {
+                half.planes.score_planes(queries, &rows, scores)?;
+                continue;
+            }
+            let mut scored = Ok(());
+            each_batch(self.batch(count).max(1), queries, scores, |queries, scores| {
+                let more = &mut more[..scores.len()];
+                scored = scored.and_then(|()| half.planes.score_planes(queries, &rows, more));
+                scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
+            });
+            scored?;
         }
         Ok(())
     }
@@ -129,13 +133,8 @@ impl<'a> Lean<'a> {
 
 impl Half<'_> {
     /// Returns the rows of a page, and decodes their norms into `norms`.
-    fn read<'r>(
-        &self,
-        backend: Kernels,
-        part: &Part<'r>,
-        norms: &'r mut [f32],
-    ) -> Result<PlaneRows<'r>, Error> {
-        norms::decode(backend, &part.norms[self.norms.clone()], norms)?;
+    fn read<'r>(&self, part: &Part<'r>, norms: &'r mut [f32]) -> Result<PlaneRows<'r>, Error> {
+        norms::decode(&part.norms[self.norms.clone()], norms)?;
         let rows = self.rows.start..self.rows.end + LEAD;
         let ahead = part.ahead.get(rows.clone()).unwrap_or_default();
         Ok(PlaneRows::new(&part.rows[rows], self.row, self.planes.dim(), norms, ahead))
@@ -218,7 +217,7 @@ impl PageFormat for Lean<'_> {
         let dim = self.shape.dim;
         for half in self.halves() {
             with_scratch(self.shape.tokens, |norms| {
-                let rows = half.read(self.backend, part, norms)?;
+                let rows = half.read(part, norms)?;
                 for (token, x) in tokens.clone().zip(x.chunks_exact_mut(dim)) {
                     half.planes.decode_planes(&rows, token, &mut x[half.channels.clone()])?;
                 }
@@ -255,18 +254,21 @@ impl PageFormat for Lean<'_> {
             let (found, memory) = memory.split_at_mut(offsets.len());
             let centres = bytes_of(memory, most);
             let (mut len, mut end) = (0, 0);
-            for (page, (part, scores)) in
-                (&mut *parts).zip(scores.chunks_exact_mut(count * tokens)).enumerate()
-            {
-                self.score_page(&of_half, count, &part, scores)?;
-                len = part.centre.len();
-                if self.is_coded(len) {
-                    centres[end..end + len].copy_from_slice(part.centre);
-                    end += len;
-                } else {
-                    queries.score_centre(self.backend, self.shape.dim, page, part.centre, offsets);
+            let own = tokens * if self.shape.halves() > 1 { 1 + self.batch(count) } else { 1 };
+            with_scratch(own, |memory| {
+                let pages = (&mut *parts).zip(scores.chunks_exact_mut(count * tokens));
+                for (page, (part, scores)) in pages.enumerate() {
+                    self.score_page(&of_half, count, &part, scores, memory)?;
+                    len = part.centre.len();
+                    if self.is_coded(len) {
+                        centres[end..end + len].copy_from_slice(part.centre);
+                        end += len;
+                    } else {
+                        queries.score_centre(self.backend, self.shape.dim, page, part.centre, offsets);
+                    }
                 }
-            }
+                Ok(())
+            })?;
             if end == 0 {
                 return Ok(());
             }
@@ -287,7 +289,7 @@ impl PageFormat for Lean<'_> {
             return Err(Error::Unsupported { why: "values have no halves of channels" });
         };
         with_scratch(self.shape.tokens, |norms| {
-            let rows = half.read(self.backend, part, norms)?;
+            let rows = half.read(part, norms)?;
             half.planes.accumulate_planes(weights, &rows, acc)
         })
     }
