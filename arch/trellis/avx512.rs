@@ -40,14 +40,14 @@ use crate::codes::scalar::{PAGE, finish_sums};
 use crate::registers::amx::Tiles;
 use crate::registers::avx2::Ymm;
 use crate::registers::avx512::{
-    self, IDENTITY, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, scales,
-    store_first, to_array, transpose,
+    self, add_four, add_lanes, in_order, interleave, load, load_array, load_codes, scales, store_first,
+    to_array, transpose,
 };
 use crate::rows::{Block, Blocks, ROWS};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
-use lanes::{FOURS, GROUPS, LANES, NEIGHBOUR_SHIFTS, NEIGHBOURS, PATH_SHIFTS, RAW_SHIFTS, THREES};
+use lanes::{FOURS, GROUPS, LANES, NEIGHBOUR_SHIFTS, NEIGHBOURS, PATH_SHIFTS, RAW_SHIFTS, THREES, tables};
 
 /// Centroids of the largest codebook.
 const MAX_CENTROIDS: usize = 2 * MAX_STATES * MAX_LEVELS;
@@ -404,23 +404,6 @@ fn coordinates<const KIND: usize, const RAW: usize>(sums: Sums) -> [i32; CHUNK] 
         *out = lanes[lane as usize];
     }
     out
-}
-
-/// Writes the centroids, each xored with `flip`. A table that does not fill a register repeats, so
-/// bits above an index do not count.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn tables(book: &TrellisCodebook, flip: i8, tables: &mut [__m512i]) {
-    for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
-        // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
-        let bytes = unsafe { _mm512_maskz_loadu_epi8(avx512::first(centroids.len()), centroids.as_ptr()) };
-        *table = _mm512_xor_si512(bytes, _mm512_set1_epi8(flip));
-    }
-    let count = book.centroids().len();
-    if count < CHUNK && count.is_power_of_two() {
-        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(count as i8 - 1));
-        tables[0] = _mm512_permutexvar_epi8(index, tables[0]);
-    }
 }
 
 /// Looks up indices of 6, 7 or 8 bits in a table of `kind` registers.

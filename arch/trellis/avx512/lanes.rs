@@ -1,8 +1,11 @@
-//! The order of lanes, and the bit at which each lane's windows and codes begin.
+//! The order of lanes, the bit at which each lane's windows and codes begin, and the registers of
+//! centroids.
 
 use crate::codes::avx512::codebook;
 use crate::codes::avx512::unpack::CHUNK;
-use crate::registers::avx512::places;
+use crate::registers::avx512::{IDENTITY, first, load, places};
+use crate::trellis::layout::TrellisCodebook;
+use core::arch::x86_64::*;
 
 /// For 0 to 4 raw bits, the group of eight coordinates that each quadword lane takes. The order
 /// lets each lane find its codes in the quadword that is broadcast to it.
@@ -65,3 +68,20 @@ pub(super) static NEIGHBOURS: [u8; CHUNK] = places!(i => i / 8 + i % 2);
 
 /// Like [`PATH_SHIFTS`], if each lane has its own byte of the path plane and the one before.
 pub(super) static NEIGHBOUR_SHIFTS: [u8; CHUNK] = places!(i => 8 + i % 8);
+
+/// Writes the centroids, each xored with `flip`. A table that does not fill a register repeats, so
+/// bits above an index do not count.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn tables(book: &TrellisCodebook, flip: i8, tables: &mut [__m512i]) {
+    for (table, centroids) in tables.iter_mut().zip(book.centroids().chunks(CHUNK)) {
+        // SAFETY: the mask has at most `centroids.len()` bits, and a masked load touches nothing whose bit is clear.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(first(centroids.len()), centroids.as_ptr()) };
+        *table = _mm512_xor_si512(bytes, _mm512_set1_epi8(flip));
+    }
+    let count = book.centroids().len();
+    if count < CHUNK && count.is_power_of_two() {
+        let index = _mm512_and_si512(load(&IDENTITY), _mm512_set1_epi8(count as i8 - 1));
+        tables[0] = _mm512_permutexvar_epi8(index, tables[0]);
+    }
+}

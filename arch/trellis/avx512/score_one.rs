@@ -14,7 +14,8 @@
 //!
 //! The query is put into the order of the lookups, once a page.
 
-use super::{BIAS, MEDIUM, SMALL, WIDE, find, tables};
+use super::lanes::tables;
+use super::{BIAS, MEDIUM, SMALL, WIDE, find};
 use crate::codes::avx512::pairs::{Query, add_pairs, halves};
 use crate::codes::avx512::sums::finish;
 use crate::registers::avx512::{load, places, scales, store_first, table};
