@@ -50,11 +50,25 @@ thread_local! {
 
 /// Replaces the function that attaches pools, once, if the host has pools and no OpenMP.
 pub(crate) fn prepare(functions: &Functions, openmp: bool) {
-    POOLS.get_or_init(|| if openmp { None } else { Pools::find(functions) });
+    let mut slot = None;
+    POOLS.get_or_init(|| {
+        if openmp {
+            return None;
+        }
+        let (pools, found) = Pools::find(functions)?;
+        slot = Some(found);
+        Some(pools)
+    });
+    // Only now, because other threads may call `lent_address` at once, and it reads `POOLS`.
+    if let Some(slot) = slot {
+        // SAFETY: `find` found the slot, which belongs to a static variable of the host and may be written.
+        unsafe { slot.write(lent_address) };
+    }
 }
 
 impl Pools {
-    fn find(functions: &Functions) -> Option<Self> {
+    /// Finds the host's pools, and the place of its CPU registry's function that looks up others.
+    fn find(functions: &Functions) -> Option<(Self, *mut ProcAddress)> {
         // SAFETY: calls as ggml-backend.h declares them; null pointers are checked. `probe.rs` found the layout of devices and
         // registries in place. The CPU's registry is a static variable that ggml writes when it is first used.
         unsafe {
@@ -80,9 +94,9 @@ impl Pools {
             if !is_writable(slot as usize) {
                 return None;
             }
-            slot.write(lent_address);
             let default_params = functions.ggml_threadpool_params_init;
-            Some(Self { registry: registry as usize, proc_address, set, create, free, default_params })
+            let registry = registry as usize;
+            Some((Self { registry, proc_address, set, create, free, default_params }, slot))
         }
     }
 

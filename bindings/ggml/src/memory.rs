@@ -24,7 +24,8 @@ fn available_in(meminfo: &str) -> Option<usize> {
 }
 
 /// Applies the limits of the process's control groups, of both versions, and of the groups around them.
-fn limited(read: &dyn Fn(&str) -> Option<String>, (mut free, mut total): (usize, usize)) -> (usize, usize) {
+fn limited(read: &dyn Fn(&str) -> Option<String>, (mut free, machine): (usize, usize)) -> (usize, usize) {
+    let mut total = machine;
     for line in read("/proc/self/cgroup").unwrap_or_default().lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
@@ -40,11 +41,11 @@ fn limited(read: &dyn Fn(&str) -> Option<String>, (mut free, mut total): (usize,
             let folder = format!("{mount}{}", folder.to_string_lossy().trim_end_matches('/'));
             let number = |file: &str| read(&format!("{folder}/{file}"))?.trim().parse::<usize>().ok();
             // "max" is no number; version 1 has a number beyond any machine.
-            let Some(most) = number(most).filter(|most| *most < total) else { continue };
+            let Some(most) = number(most).filter(|most| *most < machine) else { continue };
             let stat = read(&format!("{folder}/memory.stat")).unwrap_or_default();
             let cache = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<usize>().ok());
             let used = number(used).unwrap_or(0).saturating_sub(cache.unwrap_or(0));
-            total = most;
+            total = total.min(most);
             free = free.min(most.saturating_sub(used));
         }
     }
@@ -83,6 +84,15 @@ mod tests {
             ("/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 536870912\nactive_file 5\n"),
         ];
         assert_eq!(with(&unified), (GIB, 2 * GIB));
+        // A group within a larger one that others have nearly filled.
+        let full = [
+            ("/proc/self/cgroup", "0::/a/b\n"),
+            ("/sys/fs/cgroup/a/b/memory.max", "1073741824\n"),
+            ("/sys/fs/cgroup/a/b/memory.current", "0\n"),
+            ("/sys/fs/cgroup/a/memory.max", "2147483648\n"),
+            ("/sys/fs/cgroup/a/memory.current", "2147479552\n"),
+        ];
+        assert_eq!(with(&full), (4096, GIB));
         // The folder of the path is not visible, as in a container.
         let first = [
             ("/proc/self/cgroup", "9:cpu:/docker/x\n8:memory,hugetlb:/docker/x\n"),

@@ -184,7 +184,8 @@ fn try_attend(instance: &Instance, op: &Tensor) -> Result<(), String> {
     };
     let call = Call::new(op, [queries, keys, values], key_store)?;
     call.run(instance, key_pages, value_pages).map_err(|why| why.to_string())?;
-    for stream in 0..call.streams {
+    // Without queries there is no row of the mask.
+    for stream in (0..call.streams).filter(|_| call.count > 0) {
         let options = call.options(stream, 0..call.count);
         for pages in [&mut *key_pages, &mut *value_pages] {
             pages.observe(&options).map_err(|why| why.to_string())?;
@@ -332,7 +333,7 @@ impl<'a> Call<'a> {
         (stream, head, first..self.count.min(first + self.block))
     }
 
-    /// Returns what some queries of a stream see, and how.
+    /// Returns what some queries of a stream see, and how. There is at least one query.
     fn options(&self, stream: usize, queries: Range<usize>) -> CellAttend<'_> {
         let mut options =
             CellAttend::new(self.firsts[stream], self.cells).queries(queries.len()).scale(self.scale);
