@@ -274,7 +274,7 @@ impl Cache {
 
     fn save_file(&self, py: Python, path: PathBuf) -> Result<()> {
         // A pipe may keep the call waiting, and then forks and other calls of this cache must not wait.
-        let cache = self.read(py, KvCache::fork)?;
+        let cache = self.read(py, KvCache::try_fork)?.or_raise()?;
         let fill = |file: &mut dyn Write| {
             let _call = Call::begin();
             cache.save_to(&mut Waiting(file))
