@@ -443,7 +443,8 @@ fn outlying(rows: &[f32], dim: usize, mut found: impl FnMut(Outlying)) {
             }
         }
         for (channel, (square, top)) in channels.zip(squares.iter().zip(tops)) {
-            // A cheap test that holds for all channels with outlying values, and for few others.
+            // A cheap test that skips most channels. It is a part of the definition: where several values are almost
+            // outlying, it may skip a channel in which `find` would find one.
             if top * count as f32 > FAR / 3.0 * (square - top)
                 && let Some(outlying) = Outlying::find(rows, dim, channel)
             {
