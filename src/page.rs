@@ -30,7 +30,7 @@ mod norms;
 mod shape;
 
 pub(crate) use balance::{
-    Balance, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
+    Balance, FEW, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
 };
 pub(crate) use blocks::score_floats;
 pub(crate) use norms::MAX_TOKENS;

@@ -3,7 +3,7 @@
 use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
-use crate::page::{Balance, Part, PartMut, Shape, Sizes, Spread};
+use crate::page::{Balance, FEW, Part, PartMut, Shape, Sizes, Spread};
 use crate::page::{add_floats, read_balance, store_mean, subtract, tame};
 use crate::random::Role;
 use crate::{CodecSpec, Error};
@@ -124,8 +124,13 @@ impl CellPages {
     /// Deviations are taken around a page's own mean, so each page counts one row less than it has.
     /// Many pages of one row each would say nothing about how channels differ.
     pub(super) fn can_decide(&self) -> bool {
-        let deviations = |index: &usize| (self.sample_of(*index).count_ones() as usize).saturating_sub(1);
-        !self.basis.is_undecided() || self.open.iter().map(deviations).sum::<usize>() >= DEVIATIONS
+        !self.basis.is_undecided() || self.decides_with(0)
+    }
+
+    /// Returns whether the open pages of at least `least` rows are enough to decide the balance.
+    fn decides_with(&self, least: usize) -> bool {
+        let rows = self.open.iter().map(|index| self.sample_of(*index).count_ones() as usize);
+        rows.filter(|rows| *rows >= least).map(|rows| rows.saturating_sub(1)).sum::<usize>() >= DEVIATIONS
     }
 
     /// Closes pages. A page that its codec refuses stays open, and exact.
@@ -216,6 +221,8 @@ impl CellPages {
         let is_finite = |query: &&[f32]| query.iter().all(|x| x.is_finite());
         let mut balances = vec![1.0f32; heads * dim];
         let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
+        // Too few rows show no outlying value, so their pages count only where the others are not enough.
+        let least = if self.decides_with(FEW) { FEW } else { 0 };
         for head in 0..heads {
             let balance = &mut balances[head * dim..][..dim];
             let (mut spread, mut all) = (Spread::new(), Vec::new());
@@ -226,6 +233,10 @@ impl CellPages {
                 // Leave out the rows that `gather` filled with the mean: they would make deviations
                 // too small. A row that is not finite would make them NaN, for good.
                 let sample = self.sample_of(index);
+                if (sample.count_ones() as usize) < least {
+                    all.truncate(start);
+                    continue;
+                }
                 let mut end = start;
                 for cell in (0..PAGE).filter(|cell| sample >> cell & 1 == 1) {
                     all.copy_within(start + cell * dim..start + (cell + 1) * dim, end);

@@ -295,7 +295,8 @@ impl Spread {
         let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
         sigma.iter_mut().zip(&self.squares).for_each(|(s, sum)| *s = backend.sqrt(sum / keys) + SMALLEST);
-        let seen = queries.len() / dim;
+        let seen = counted(queries.len() / dim, MAX_TOKENS);
+        let queries = &queries[..seen * dim];
         // The v of the module docs: how much s_c vary by sampling alone.
         let mut chance = 1.0 / (8.0 * keys);
         if seen < ENOUGH {
@@ -354,7 +355,7 @@ impl Spread {
 }
 
 /// The fewest rows among which a value can be outlying.
-const FEW: usize = 8;
+pub(crate) const FEW: usize = 8;
 
 /// Returns the number of rows that decide, of `count` rows in pages of `page`.
 ///

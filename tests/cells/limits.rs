@@ -206,6 +206,32 @@ fn rows_at_the_end_of_f16_stay_finite() {
     }
 }
 
+/// A huge value in a page of few rows decides neither balance nor grades of later pages.
+#[test]
+fn a_huge_value_among_few_rows_decides_nothing() {
+    for codec in ["graded", "trellis", "turboquant", "int"] {
+        let error = |huge: f32| {
+            let mut random = Random::new(21);
+            let config = CellConfig::new(Role::Keys, 1, 64, 320).sinks(0).open_pages(1);
+            let mut pages = CellPages::new(&config.codec(codec.parse().unwrap()), Backend::detect()).unwrap();
+            let mut rows: Vec<f32> =
+                (0..256 * 64).map(|i| random.gaussian() * (1.0 + (i % 5) as f32)).collect();
+            rows[2 * 64 + 9] += huge;
+            let cells: Vec<usize> = (0..256).collect();
+            for part in [0..5, 64..192, 192..256] {
+                pages.set_rows(&cells[part.clone()], &rows[part.start * 64..part.end * 64]).unwrap();
+                pages.settle(&[], &in_order).unwrap();
+            }
+            let mut read = vec![f16::ZERO; 64 * 64];
+            pages.read_rows(128..192, &mut read).unwrap();
+            let pairs = read.iter().zip(&rows[128 * 64..]);
+            pairs.map(|(a, b)| f64::from(a.to_f32() - b).powi(2)).sum::<f64>().sqrt()
+        };
+        let (without, with) = (error(0.0), error(20_000.0));
+        assert!(with < 1.1 * without && without > 0.0, "{codec}: {with} instead of {without}");
+    }
+}
+
 /// Tasks that do not run leave their pages exact.
 #[test]
 fn tasks_that_do_not_run_code_nothing() {
