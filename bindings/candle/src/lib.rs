@@ -287,7 +287,7 @@ impl KvCache {
         work: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         let (before, first) = (self.current_seq_len(), self.sequences.layers().is_empty());
-        let kept = keep.then(|| self.sequences.fork());
+        let kept = keep.then(|| self.sequences.try_fork()).transpose().map_err(Error::wrap)?;
         if first {
             self.sequences = octaplex::KvCache::from_layers(vec![self.empty.clone(); batch]);
         }

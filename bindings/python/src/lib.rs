@@ -71,10 +71,13 @@ pub(crate) fn raised(error: octaplex::Error, before: &str) -> PyErr {
     }
 }
 
-/// Converts a file's error to Python's OSError, with its number and path.
+/// Converts a file's error to Python's OSError, with its number and path. Too little memory is an `OutOfMemory`.
 pub(crate) fn os_error(error: std::io::Error, path: &Path) -> PyErr {
     let words = error.to_string();
     let words = words.split(" (os error").next().unwrap_or_default();
+    if error.kind() == std::io::ErrorKind::OutOfMemory {
+        return out_of_memory(format!("{}: {words}", path.display()));
+    }
     match error.raw_os_error() {
         Some(code) if cfg!(windows) => {
             PyOSError::new_err((0, words.to_owned(), path.as_os_str().to_owned(), code))
