@@ -3,6 +3,7 @@
 use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
+use crate::cache::view::MAX_QUERY;
 use crate::page::{Balance, FEW, Part, PartMut, Shape, Sizes, Spread};
 use crate::page::{add_floats, read_balance, store_mean, subtract, tame};
 use crate::random::Role;
@@ -218,7 +219,8 @@ impl CellPages {
     fn decide(&mut self, queries: &[f32]) {
         let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
         let per_head = queries.len() / heads;
-        let is_finite = |query: &&[f32]| query.iter().all(|x| x.is_finite());
+        // Squares of larger values, or NaN, would decide for good.
+        let is_usual = |query: &&[f32]| query.iter().all(|x| x.abs() <= MAX_QUERY);
         let mut balances = vec![1.0f32; heads * dim];
         let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
         // Too few rows show no outlying value, so their pages count only where the others are not enough.
@@ -249,7 +251,7 @@ impl CellPages {
                 }
             }
             if !self.basis.balance.is_none() {
-                let queries = queries[head * per_head..][..per_head].chunks_exact(dim).filter(is_finite);
+                let queries = queries[head * per_head..][..per_head].chunks_exact(dim).filter(is_usual);
                 self.basis.balance.decide(backend, &spread, &queries.collect::<Vec<_>>().concat(), balance);
             }
             if !prefixes.is_empty() {

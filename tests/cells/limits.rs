@@ -232,6 +232,32 @@ fn a_huge_value_among_few_rows_decides_nothing() {
     }
 }
 
+/// Queries that are not finite, or whose squares are not, decide nothing: the others do.
+#[test]
+fn queries_beyond_any_limit_decide_nothing() {
+    let mut random = Random::new(22);
+    let queries: Vec<f32> =
+        (0..40 * 64).map(|i| random.gaussian() * if i % 64 == 9 { 8.0 } else { 1.0 }).collect();
+    let rows: Vec<f32> = (0..192 * 64).map(|_| random.gaussian()).collect();
+    let coded = |queries: &[f32]| {
+        let config = CellConfig::new(Role::Keys, 1, 64, 256).codec("graded".parse().unwrap());
+        let mut pages = CellPages::new(&config.open_pages(1), Backend::detect()).unwrap();
+        pages.set_rows(&(0..192).collect::<Vec<_>>(), &rows).unwrap();
+        pages.settle(queries, &in_order).unwrap();
+        assert_eq!(pages.counts().closed, 2);
+        let mut read = vec![f16::ZERO; 192 * 64];
+        pages.read_rows(0..192, &mut read).unwrap();
+        read
+    };
+    let usual = coded(&queries);
+    assert!(usual != coded(&[]), "queries decide");
+    for bad in [f32::NAN, f32::NEG_INFINITY, 1e30] {
+        let mut row = [0.5; 64];
+        row[20] = bad;
+        assert!(coded(&[&queries[..], &row].concat()) == usual, "{bad}");
+    }
+}
+
 /// Tasks that do not run leave their pages exact.
 #[test]
 fn tasks_that_do_not_run_code_nothing() {
