@@ -175,7 +175,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     lacks, unknown = built("lacks", code), built("unknown", code + stubs + table)
     none = f"import ctypes; x = ctypes.CDLL({path.decode()!r}).ggml_backend_init; x.restype = ctypes.c_void_p; assert not x()"
-    for program, words in [(unknown, "ggml 0.99.0 is not supported, because its buffer types differ"), (lacks, "ggml 0.99.0: the host has no function"), (none, "no function ggml_version")]:
+    for program, words in [(unknown, "ggml 0.99.0 is not supported, because its layout differs in its buffer types"), (lacks, "ggml 0.99.0: the host has no function"), (none, "no function ggml_version")]:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert done.returncode == 0 and words in done.stderr, done
 print("another layout of ggml: no device, and a sentence")

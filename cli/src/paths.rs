@@ -21,7 +21,8 @@ pub(crate) fn check(inputs: &[PathBuf], outputs: &[&Path]) -> Result<()> {
         if let Some(input) =
             inputs.iter().find(|input| Identity::of(input, false).is_some_and(|other| own.is(&other)))
         {
-            fail!("{}: the same file as the input {}; write to another file", written(output), name(input));
+            let input = if is_dash(input) { name(input) } else { format!("the input {}", name(input)) };
+            fail!("{}: the same file as {input}; write to another file", written(output));
         }
         if let Some(other) = outputs[..index]
             .iter()

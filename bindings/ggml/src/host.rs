@@ -111,7 +111,9 @@ impl Host {
         let version_text = text.to_string_lossy().into_owned();
         let functions = Functions::look_up(library).map_err(|why| format!("ggml {version_text}: {why}"))?;
         let version = probe::layout(&functions).map_err(|what| {
-            format!("ggml {version_text} is not supported, because {what} differ; use a version of {KNOWN}")
+            format!(
+                "ggml {version_text} is not supported, because its layout differs in {what}; use ggml {KNOWN}"
+            )
         })?;
         Ok(Self { version, version_text, functions })
     }

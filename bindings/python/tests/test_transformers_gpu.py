@@ -256,8 +256,9 @@ def test_mistakes_are_said():
     model = model.cuda()
     with pytest.raises(octaplex.Error, match="take"):
         model(tokens, **given(OctaplexCache(model.config, keys="f16", values="f16")))
-    with pytest.raises(octaplex.Error, match="capacity|full|room"):
-        model(tokens, **given(OctaplexCache(model.config, capacity=10)))
+    cache = OctaplexCache(model.config, capacity=140)
+    with pytest.raises(octaplex.Error, match="full|room"):
+        model(tokens.repeat(1, 10), **given(cache))
 
 
 @pytest.mark.skipif(gpu.STAND_IN or torch.cuda.device_count() < 2, reason="needs two GPUs")
