@@ -46,6 +46,7 @@ functions! {
     ggml_free: fn(*mut c_void);
     ggml_new_graph: fn(*mut c_void) -> *mut c_void;
     ggml_graph_clear: fn(*mut c_void);
+    ggml_build_forward_expand: fn(*mut c_void, *mut Tensor);
     ggml_graph_add_node: fn(*mut c_void, *mut Tensor);
     ggml_graph_overhead: fn() -> usize;
     ggml_graph_n_nodes: fn(*mut c_void) -> c_int;

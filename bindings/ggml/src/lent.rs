@@ -201,7 +201,7 @@ impl Lender {
             let node =
                 (functions.ggml_custom_4d)(context, F32, 1, 1, 1, 1, null_mut(), 0, take, ALL, userdata);
             let graph = (functions.ggml_new_graph)(context);
-            (functions.ggml_graph_add_node)(graph, node);
+            (functions.ggml_build_forward_expand)(graph, node); // unlike `ggml_graph_add_node`, marks it to be computed
             let pool = if threads > 1 { Pools::get()?.pool(threads) } else { null_mut() };
             Some(Self { cpu, pool, threads, functions: *functions, context, graph, work })
         }
@@ -247,10 +247,12 @@ thread_local! {
     static LENDER: RefCell<Option<Arc<Lender>>> = const { RefCell::new(None) };
 }
 
-/// Hands work to the threads of the context that this thread computes for. Returns whether there are any.
-pub(crate) fn share(work: &Work) -> bool {
+/// Hands work to the threads of the context that this thread computes for. Takes nothing if there are none.
+pub(crate) fn share(work: &Work) {
     let lender = LENDER.with_borrow(Clone::clone);
-    lender.inspect(|lender| lender.run(work)).is_some()
+    if let Some(lender) = lender {
+        lender.run(work);
+    }
 }
 
 /// As many threads as there are.

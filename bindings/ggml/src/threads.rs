@@ -47,8 +47,12 @@ impl Team {
                 // SAFETY: `share` takes a pointer to `Work` and never unwinds. The call returns when all threads are done.
                 unsafe { parallel(share, data, threads as c_uint, 0) };
             }
-            None if lent::share(&work) => work.share(), // what is left if the host could not compute
-            None => self.in_pool(threads, &work),
+            None => {
+                lent::share(&work);
+                if !work.is_taken() {
+                    self.in_pool(threads, &work);
+                }
+            }
         }
         assert!(!work.failed.load(Ordering::Relaxed), "a task panicked");
     }
@@ -79,6 +83,11 @@ pub(crate) struct Work<'a> {
 }
 
 impl Work<'_> {
+    /// Returns whether no task is left.
+    fn is_taken(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.count
+    }
+
     /// Takes tasks. Never unwinds.
     pub(crate) fn share(&self) {
         // Threads of the host's OpenMP may round otherwise or flush denormals.
