@@ -29,8 +29,10 @@ mod lean;
 mod norms;
 mod shape;
 
+#[cfg(feature = "alloc")]
+pub(crate) use balance::FEW;
 pub(crate) use balance::{
-    Balance, FEW, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
+    Balance, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
 };
 pub(crate) use blocks::score_floats;
 pub(crate) use norms::MAX_TOKENS;

@@ -92,7 +92,8 @@ def snapshot_layer(reader):
     layer.keys, layer.values = codec(keys, layer.key_dim, layer.number, 0), codec(values, layer.value_dim, layer.number, 1)
     layer.next, layer.window, layer.ring, _, _, layer.evicted, _, _, pages = reader.take("7QIQ")
     reader.checksum()
-    layer.prefix_keys = range(layer.sink_tokens, layer.sink_tokens + min(128, layer.recent_window + layer.page))
+    layer.first_keys = range(layer.sink_tokens, layer.sink_tokens + layer.recent_window + layer.page)
+    layer.prefix_keys = 128
     layer.heads = [(exact(layer, reader), *decided(layer, reader)) for _ in range(layer.kv_heads)]
     reader.checksum()
     layer.pages = []
@@ -135,7 +136,7 @@ def chunk(data):
     reader.checksum()
     layers = []
     for number in range(header["first_layer"], header["first_layer"] + header["layers"]):
-        layer = SimpleNamespace(**header, number=number, value_dim=header["key_dim"], prefix_keys=range(header["tokens"]))
+        layer = SimpleNamespace(**header, number=number, value_dim=header["key_dim"], first_keys=range(header["tokens"]), prefix_keys=header["tokens"])
         layer.keys, layer.values = codec(keys, layer.key_dim, number, 0), codec(values, layer.key_dim, number, 1)
         layer.heads = [({}, *decided(layer, reader)) for _ in range(layer.kv_heads)]
         starts = range(0, layer.tokens, layer.page)

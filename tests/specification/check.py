@@ -77,6 +77,32 @@ def rows_are_right(c, decoded, given, worst):
             assert abs(octaves) <= 2**double / 128 + 1.45 / 2**11, f"a norm is {octaves} octaves from its row's"
 
 
+def tamed(rows):
+    """The rows of a page, with the mean of a channel's other values in place of outlying ones."""
+    columns, count = list(zip(*rows)), len(rows)
+    for channel, column in enumerate(columns):
+        mean, most = sum(column) / count, math.ceil(count / 32)
+        squares = [(x - mean) ** 2 for x in column]
+        if count < 8 or count * max(squares) <= 12 * (sum(squares) - max(squares)):
+            continue
+        others = sorted(column)[most : count - most]
+        mean = sum(others) / len(others)
+        limit = 36 * sum((x - mean) ** 2 for x in others) / len(others)
+        outlying = [(x - mean) ** 2 > limit for x in column]
+        if sum(outlying) <= most:
+            columns[channel] = f32(mean if out else x for x, out in zip(column, outlying))
+    return list(zip(*columns))
+
+
+def prefix_rows(layer, keys):
+    """The keys whose mean is the prefix centre."""
+    first, page = layer.first_keys, layer.page
+    pages = [[keys[position] for position in first[at : at + page]] for at in range(0, len(first), page)]
+    if len(pages) > 1 and len(pages[-1]) < 8:
+        pages.pop()
+    return sum(map(tamed, pages), [])[: layer.prefix_keys]
+
+
 def head_is_right(layer, head, keys, values, worst):
     """Inputs by position; the distortions of keys and values."""
     tokens, balance, prefix = layer.heads[head]
@@ -85,12 +111,13 @@ def head_is_right(layer, head, keys, values, worst):
     if not layer.pages:
         return
     order = sorted(range(layer.key_dim), key=lambda channel: balance[channel] < 0)
-    keys = [f32(key[channel] / balance[channel] for channel in order) for key in keys]
+    balanced = lambda rows: [f32(row[channel] / balance[channel] for channel in order) for row in rows]
+    first, keys = balanced(prefix_rows(layer, keys)), balanced(keys)
     if any(prefix):
         sums = [0.0] * layer.key_dim
-        for position in layer.prefix_keys:
-            sums = f32(map(add, sums, keys[position]))
-        assert f16(f32(x / len(layer.prefix_keys) for x in sums)) == prefix, "the prefix centre"
+        for key in first:
+            sums = f32(map(add, sums, key))
+        assert f16(f32(x / len(first) for x in sums)) == prefix, "the prefix centre"
     for position, heads in layer.pages:
         decoded_keys, centre, decoded_values = heads[head]
         given = [list(map(sub, key, prefix)) for key in keys[position:][: layer.page]]
