@@ -279,7 +279,7 @@ impl Spread {
                 *square += d * d;
             }
         }
-        outlying(rows, dim, |found| {
+        outlying(rows, dim, &mut |found| {
             let mean = found.tamed(rows, dim).sum::<f32>() / count as f32;
             let squares = found.tamed(rows, dim).map(|x| (x - mean) * (x - mean)).sum::<f32>();
             self.squares[found.channel] = before[found.channel] + squares;
@@ -309,7 +309,7 @@ impl Spread {
                 for query in queries.chunks_exact(dim) {
                     rms.iter_mut().zip(query).for_each(|(sum, x)| *sum += x * x);
                 }
-                outlying(queries, dim, |found| {
+                outlying(queries, dim, &mut |found| {
                     let squares = found.tamed(queries, dim).map(|x| x * x).sum::<f32>();
                     rms[found.channel] = before[found.channel] + squares;
                 });
@@ -421,7 +421,9 @@ impl Outlying {
 }
 
 /// Calls `found` for each channel of a page that has outlying values.
-fn outlying(rows: &[f32], dim: usize, mut found: impl FnMut(Outlying)) {
+///
+/// One function serves all callers, because it is large for a microcontroller.
+fn outlying(rows: &[f32], dim: usize, found: &mut dyn FnMut(Outlying)) {
     /// Channels whose sums are computed together.
     const TOGETHER: usize = 32;
     let count = rows.len() / dim;
@@ -458,7 +460,7 @@ fn outlying(rows: &[f32], dim: usize, mut found: impl FnMut(Outlying)) {
 /// Replaces the outlying values in the rows of a page by the mean of their channel's other values.
 pub(crate) fn tame(rows: &mut [f32], dim: usize) {
     let (mut means, mut limits) = ([0.0; MAX_DIM], [f32::INFINITY; MAX_DIM]);
-    outlying(rows, dim, |found| {
+    outlying(rows, dim, &mut |found| {
         (means[found.channel], limits[found.channel]) = (found.mean, found.limit);
     });
     for row in rows.chunks_exact_mut(dim) {
