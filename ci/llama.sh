@@ -171,9 +171,9 @@ done
 say "node-llama-cpp ${nodes[0]}, which has no OpenMP, with two threads that last"
 gcc -O1 -shared -fPIC ci/llama/threads.c -o "$target/threads.so" -ldl
 created() { sed -n 's/^threads created: //p' "$target/log"; }
-(export THREADS=2 LD_PRELOAD=$target/threads.so; node "${nodes[0]}" "$target/base.json" 320 16)
+(export THREADS=2 LD_PRELOAD=$target/threads.so; node "${nodes[0]}" "$target/base.json" 320 64)
 without=$(created)
-(export THREADS=2 LD_PRELOAD=$target/threads.so GGML_BACKEND_PATH=$library "${exact[@]}"; node "${nodes[0]}" "$target/out.json" 320 16)
+(export THREADS=2 LD_PRELOAD=$target/threads.so GGML_BACKEND_PATH=$library "${exact[@]}"; node "${nodes[0]}" "$target/out.json" 320 64)
 "$python" ci/llama/near.py "$target/base.json" "$target/out.json" 1e-4
 echo "   threads created: $(created), and $without without octaplex"
 (($(created) <= without)) # one for each graph there, and here no more than Node's own and the pool's
