@@ -43,7 +43,7 @@
 //!
 //! ```text
 //! column    ..:.:.::..:.:..:.::.:.                                             :
-//!           └ others: their mean and deviation ┘ └ more than 6 deviations ┘    outlying
+//!           └ others: their mean and deviation ┘ └ more than 12 deviations ┘   outlying
 //! ```
 //!
 //! # Grades
@@ -369,7 +369,7 @@ const ROWS_EACH: usize = 32;
 
 /// Square of the distance from the mean, in deviations of the other values, from which on a value
 /// is outlying. The others exclude the extremes, so their deviation is smaller than that of all.
-const FAR: f32 = 36.0;
+const FAR: f32 = 144.0;
 
 /// The values of a channel that are far from most others.
 struct Outlying {

@@ -83,11 +83,11 @@ def tamed(rows):
     for channel, column in enumerate(columns):
         mean, most = sum(column) / count, math.ceil(count / 32)
         squares = [(x - mean) ** 2 for x in column]
-        if count < 8 or count * max(squares) <= 12 * (sum(squares) - max(squares)):
+        if count < 8 or count * max(squares) <= 48 * (sum(squares) - max(squares)):
             continue
         others = sorted(column)[most : count - most]
         mean = sum(others) / len(others)
-        limit = 36 * sum((x - mean) ** 2 for x in others) / len(others)
+        limit = 144 * sum((x - mean) ** 2 for x in others) / len(others)
         outlying = [(x - mean) ** 2 > limit for x in column]
         if sum(outlying) <= most:
             columns[channel] = f32(mean if out else x for x, out in zip(column, outlying))

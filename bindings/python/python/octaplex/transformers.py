@@ -591,9 +591,9 @@ class OctaplexCache(_Base):
         width = getattr(config, "head_dim", None)
         if width is None and isinstance(queries, int) and isinstance(getattr(config, "hidden_size", None), int):
             width = config.hidden_size // max(queries, 1)
-        shape = [size if isinstance(size, int) and size > 0 else usual for size, usual in ((heads or queries, 1), (width, 128))]
+        kv_heads, dim = (size if isinstance(size, int) and size > 0 else usual for size, usual in ((heads or queries, 1), (width, 128)))
         settings = settings_of(**self.options, sliding_window=self.ours[0].held, held_layers=self.held_layers())
-        _octaplex.Cache(len(self.layers), *shape, self.capacity, settings)
+        _octaplex.Cache(len(self.layers), kv_heads, dim, self.capacity, settings)
 
     def _their(self, number: int) -> Any:
         """Creates an empty layer of transformers."""
@@ -850,10 +850,11 @@ def _attention(
 
     Layers that never have a cache, as in an image encoder, get PyTorch's attention."""
     compiling = torch.compiler.is_compiling()
-    layer: Optional[_Layer] = _compiled.updated.pop(getattr(module, "layer_idx", None), None) if compiling else getattr(key, "layer", None)
+    layer: Optional[_Layer] = _compiled.updated.pop(getattr(module, "layer_idx", -1), None) if compiling else getattr(key, "layer", None)
     if layer is None:
         if not getattr(module, "is_causal", True) and softcap is None and s_aux is None and not isinstance(attention_mask, _Padding):
-            return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+            output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+            return output, None
         raise Error(
             "octaplex attention reads an OctaplexCache: pass cache=OctaplexCache(model.config), which is past_key_values= before transformers "
             f"5.24. If you did, {type(module).__name__} does not use it: set attn_implementation={{'text_config': 'octaplex'}} for a model of "
