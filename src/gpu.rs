@@ -58,6 +58,7 @@
 mod append;
 mod bias;
 mod block;
+pub mod cells;
 mod engine;
 mod error;
 mod exchange;
@@ -85,7 +86,9 @@ use step::Stepped;
 
 pub use error::Error;
 pub use octaplex_arch::Float;
-pub use octaplex_arch::device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Step, Vendor};
+pub use octaplex_arch::device::{
+    CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor,
+};
 
 /// Largest page table of one sequence, in pages of at least 64 tokens: 64 million tokens. A layer that
 /// starts larger has a larger table.

@@ -14,6 +14,9 @@ mod append;
 #[path = "gpu/bias.rs"]
 mod bias;
 
+#[path = "gpu/cells.rs"]
+mod cells;
+
 #[path = "gpu/engine.rs"]
 mod engine;
 #[path = "gpu/steps.rs"]

@@ -28,6 +28,10 @@ pub(super) enum Source {
     Rows,
     /// `measure`, `ask`, `unfold`, `block`, `finish`.
     Block,
+    /// `open`.
+    Open,
+    /// `write`, `show`, `stash`, `recall`, `gather`.
+    Cells,
 }
 
 macro_rules! sources {
@@ -47,8 +51,13 @@ impl Source {
             Self::Rows => sources!("words" "nvidia" "rows"),
             Self::Block => sources!(
                 "words" "layout" "nvidia" "portable" "streams" "slices" "lookup" "warp" "blocks" "chunks" "indexed" "groups"
-                "outliers" "block"
+                "outliers" "unfold" "block"
             ),
+            Self::Open => sources!(
+                "words" "layout" "nvidia" "portable" "streams" "slices" "lookup" "warp" "blocks" "chunks" "indexed" "groups"
+                "outliers" "unfold" "open"
+            ),
+            Self::Cells => sources!("words" "nvidia" "cells"),
         }
     }
 

@@ -7,11 +7,14 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod graph;
 #[cfg(feature = "hip")]
 mod hip;
 mod order;
 mod thread;
 
+pub(in crate::device) use graph::Graph;
+pub use graph::Recording;
 pub use order::CallerStream;
 pub(super) use order::Event;
 
@@ -99,7 +102,8 @@ pub(super) trait Driver: fmt::Debug + Send + Sync {
     /// Waits for `end` and returns the milliseconds between both events.
     unsafe fn elapsed(&self, start: Handle, end: Handle) -> Result<f32, Failure>;
 
-    unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure>;
+    /// `relaxed`: other calls of this thread, such as allocations, stay possible.
+    unsafe fn begin_capture(&self, stream: Handle, relaxed: bool) -> Result<(), Failure>;
     /// Ends a capture and returns a graph that can be launched; `None` if it is not wanted.
     unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure>;
     unsafe fn is_captured(&self, stream: Handle) -> Result<bool, Failure>;
@@ -280,6 +284,72 @@ impl Device {
         Ok(kernels)
     }
 
+    /// Copies bytes from the GPU, after all earlier work, and waits.
+    ///
+    /// # Safety
+    /// The GPU has these bytes at this address.
+    pub(super) unsafe fn read_at(&self, from: u64, bytes: &mut [u8]) -> Result<(), Failure> {
+        // SAFETY: the caller's.
+        unsafe { self.enter()?.read(bytes, from, self.0.stream) }?;
+        self.synchronize()
+    }
+
+    /// Copies bytes to the GPU, after all earlier work, and waits.
+    ///
+    /// # Safety
+    /// As [`read_at`](Self::read_at).
+    pub(super) unsafe fn write_at(&self, to: u64, bytes: &[u8]) -> Result<(), Failure> {
+        // SAFETY: the caller's.
+        unsafe { self.enter()?.write(to, bytes, self.0.stream) }?;
+        self.synchronize()
+    }
+
+    /// Records another owner's event behind all work so far.
+    ///
+    /// # Safety
+    /// The handle is an event of this GPU's primary context: a `CUevent`, `cudaEvent_t` or `hipEvent_t`.
+    ///
+    /// # Errors
+    /// [`Failure::Driver`].
+    pub unsafe fn record(&self, event: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's.
+        unsafe { self.enter()?.record(event as Handle, self.0.stream) }
+    }
+
+    /// Orders all later work behind another owner's event.
+    ///
+    /// # Safety
+    /// As [`record`](Self::record).
+    ///
+    /// # Errors
+    /// [`Failure::Driver`].
+    pub unsafe fn wait_for(&self, event: usize) -> Result<(), Failure> {
+        // SAFETY: the caller's.
+        unsafe { self.enter()?.wait(self.0.stream, event as Handle) }
+    }
+
+    /// Records work on the device's stream, instead of running it, until [`end_recording`](Self::end_recording). Work on
+    /// other streams that events order after it is recorded too.
+    ///
+    /// # Errors
+    /// [`Failure::Driver`].
+    pub fn begin_recording(&self) -> Result<(), Failure> {
+        // SAFETY: the stream is the device's.
+        unsafe { self.enter()?.begin_capture(self.0.stream, true) }
+    }
+
+    /// Ends a recording, and returns it. Events must have ordered the device's stream after all other streams of it.
+    ///
+    /// # Errors
+    /// [`Failure::Driver`], also if the recorded work cannot be repeated.
+    pub fn end_recording(&self) -> Result<Recording, Failure> {
+        // SAFETY: the stream is the device's.
+        match unsafe { self.enter()?.end_capture(self.0.stream, true) }? {
+            Some(graph) => Ok(Recording(Graph { device: self.clone(), graph })),
+            None => unreachable!("asked for"),
+        }
+    }
+
     /// Returns the stream that orders all work.
     pub(super) fn stream(&self) -> Stream {
         Stream(self.0.stream)
@@ -291,7 +361,7 @@ impl Device {
         let driver = self.enter()?;
         let stream = driver.stream()?;
         // SAFETY: created above; nobody else uses the stream.
-        let done = unsafe { driver.begin_capture(stream) }.and_then(|()| work(Stream(stream)));
+        let done = unsafe { driver.begin_capture(stream, false) }.and_then(|()| work(Stream(stream)));
         // SAFETY: as above. If the capture did not begin, the driver rejects its end.
         let captured = unsafe {
             let captured = driver.end_capture(stream, done.is_ok());
@@ -351,6 +421,13 @@ impl<T: Plain> Buffer<T> {
 
     pub(super) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Sets all values to zeros.
+    pub(super) fn zero(&self) -> Result<(), Failure> {
+        let driver = self.device.enter()?;
+        // SAFETY: the bytes were allocated in `new`.
+        unsafe { driver.zero(self.address, self.len * size_of::<T>(), self.device.0.stream) }
     }
 
     /// Returns the address on the GPU.
@@ -474,38 +551,6 @@ impl Kernels {
         };
         // SAFETY: the function belongs to this module, and the caller promises that the parameter fits.
         unsafe { driver.launch(stream.0, &launch, core::ptr::from_ref(parameters).cast_mut().cast()) }
-    }
-}
-
-/// A captured graph.
-#[derive(Debug)]
-pub(super) struct Graph {
-    device: Device,
-    graph: Handle,
-}
-
-// SAFETY: a driver's handles, as those of `Inner`.
-unsafe impl Send for Graph {}
-// SAFETY: as above; launching takes `&self`, and drivers order launches on the stream.
-unsafe impl Sync for Graph {}
-
-impl Graph {
-    /// Launches the graph.
-    ///
-    /// # Safety
-    /// The memory that its kernels use is alive.
-    pub(super) unsafe fn launch(&self) -> Result<(), Failure> {
-        // SAFETY: created in `capture`; the caller keeps the kernels' memory.
-        unsafe { self.device.enter()?.launch_graph(self.graph, self.device.0.stream) }
-    }
-}
-
-impl Drop for Graph {
-    fn drop(&mut self) {
-        if let Ok(driver) = self.device.enter() {
-            // SAFETY: created in `capture`.
-            unsafe { driver.destroy_graph(self.graph) };
-        }
     }
 }
 

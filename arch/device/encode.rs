@@ -47,6 +47,15 @@ pub struct InvalidRow {
     pub row: Option<usize>,
 }
 
+/// Addresses of what encoding reads: rows, slots, balances and prefix centres, and of the number of a row that was refused.
+pub(super) struct Encoded {
+    pub(super) rows: u64,
+    pub(super) slots: u64,
+    pub(super) front: u64,
+    pub(super) refused: u64,
+    pub(super) position: u64,
+}
+
 impl Paged {
     /// Returns the values of the rows of a page.
     fn page_values(&self) -> usize {
@@ -62,7 +71,7 @@ impl Paged {
         }))
     }
 
-    fn encoders(&mut self) -> Result<Arc<[Encoder]>, Failure> {
+    pub(super) fn encoders(&mut self) -> Result<Arc<[Encoder]>, Failure> {
         if let Some(encoders) = &self.encoders {
             return Ok(encoders.clone());
         }
@@ -192,8 +201,30 @@ impl Paged {
         pages: usize,
         position: u64,
     ) -> Result<(), Failure> {
+        assert!(incoming.front.len() == self.shape.front_values());
+        let from = Encoded {
+            rows: incoming.rows.address(),
+            slots: incoming.slots.address(),
+            front: incoming.front.address(),
+            refused: incoming.refused.address(),
+            position,
+        };
+        // SAFETY: slots are below the pool's. `bring_pages` sized the buffers for these pages. Freeing them waits for the
+        // kernels.
+        unsafe { self.launch_encoders_on(encoders, &from, pages) }
+    }
+
+    /// Launches the kernels that encode pages.
+    ///
+    /// # Safety
+    /// At these addresses is what kernels read, for this number of pages, until they have run. Slots are below the pool's.
+    pub(super) unsafe fn launch_encoders_on(
+        &self,
+        encoders: &[Encoder],
+        from: &Encoded,
+        pages: usize,
+    ) -> Result<(), Failure> {
         let shape = &self.shape;
-        assert!(incoming.front.len() == shape.front_values());
         let halves = self.keys.halves.as_deref().map(<[_; 2]>::as_slice).unwrap_or_default();
         for Encoder { kernels, kernel, part } in encoders {
             // The tables, where a slot has this part, and where its search tables begin.
@@ -207,16 +238,16 @@ impl Paged {
                 }
             };
             let parameters = Encode {
-                rows: incoming.rows.address(),
+                rows: from.rows,
                 pool: self.held.pool.address() + at as u64,
-                slots: incoming.slots.address(),
+                slots: from.slots,
                 steps: self.steps.address(),
                 book: self.book.address(),
                 book_thresholds: self.book_thresholds.address(),
-                front: incoming.front.address(),
-                refused: incoming.refused.address(),
+                front: from.front,
+                refused: from.refused,
                 search: self.search.address() + 4 * search as u64,
-                position,
+                position: from.position,
                 kv_heads: shape.kv_heads as u32,
                 page_tokens: shape.page_tokens as u32,
                 rounds: tables.rounds,
@@ -229,8 +260,7 @@ impl Paged {
                 cells: tables.cells,
             };
             let grid = [pages, shape.kv_heads, 1];
-            // SAFETY: these kernels take an Encode. Slots are below the pool's. `bring_pages` sized the
-            // buffers for these pages. Freeing them waits for the kernels.
+            // SAFETY: these kernels take an Encode, and the caller promises what it leads to.
             unsafe {
                 kernels.launch(self.device.stream(), *kernel, grid, threads(tables), false, &parameters)
             }?;

@@ -255,6 +255,7 @@ pub(super) struct Params {
     pub(super) output_type: u32,
     pub(super) zero: u32,
     pub(super) together: u32,
+    pub(super) one_front: u32,
     pub(super) logit_unit: f32,
     pub(super) key_unit: f32,
     pub(super) centre_unit: f32,
@@ -321,6 +322,46 @@ pub(super) struct Block {
     /// Only kernels for halves read it.
     pub(super) coarse_centroids: [f32; 128],
     pub(super) coarse_unit: f32,
+}
+
+/// Parameters of the kernels on rows in cells.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct CellRows {
+    pub(super) rows: u64,
+    pub(super) indices: u64,
+    pub(super) places: u64,
+    pub(super) exact: u64,
+    pub(super) scratch: [u64; 2],
+    pub(super) cell_of: u64,
+    pub(super) pages: u64,
+    pub(super) coded: u64,
+    pub(super) out: u64,
+    pub(super) mask: u64,
+    pub(super) hidden: u64,
+    pub(super) bias: u64,
+    pub(super) row_stride: u64,
+    pub(super) mask_stride: u64,
+    pub(super) bias_stride: u64,
+    pub(super) first: u64,
+    pub(super) cells: u64,
+    pub(super) seen: u64,
+    pub(super) count: u32,
+    pub(super) kv_heads: u32,
+    pub(super) dim: u32,
+    pub(super) side: u32,
+    pub(super) wide: u32,
+    pub(super) zero: u32,
+}
+
+/// Parameters of `open`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Open {
+    pub(super) keys: u64,
+    pub(super) values: u64,
+    pub(super) first: u64,
+    pub(super) block: Block,
 }
 
 /// Returns a sequence's words on the GPU.

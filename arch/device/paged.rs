@@ -24,31 +24,31 @@ use std::env;
 use std::sync::Mutex;
 
 /// Query heads that share a look-up.
-const HEADS: usize = 8;
+pub(super) const HEADS: usize = 8;
 /// Exact tokens that a block of threads takes.
-const EXACT_TOKENS: usize = 32;
+pub(super) const EXACT_TOKENS: usize = 32;
 /// Slots of 64 tokens whose sum fits 32 bits: 255 · 128 for each token, and 2³⁰ that rounding adds before a
 /// shift.
-const MOST_SLOTS: usize = 512;
+pub(super) const MOST_SLOTS: usize = 512;
 const _: () = assert!(MOST_SLOTS * 64 * 255 * 128 + (1 << 30) < 1 << 31);
 /// Blocks of threads on a multiprocessor, up to a width of 128 and beyond it.
-const RESIDENT: usize = 4;
-const RESIDENT_WIDE: usize = 2;
+pub(super) const RESIDENT: usize = 4;
+pub(super) const RESIDENT_WIDE: usize = 2;
 /// Slots that a block of threads takes at once, one for each warp.
-const WARPS: usize = 4;
+pub(super) const WARPS: usize = 4;
 pub(super) const THREADS: usize = 128;
-const COMBINE_THREADS: usize = 512;
+pub(super) const COMBINE_THREADS: usize = 512;
 /// For a small number of splits, at most `FEW`.
-const COMBINE_FEW_THREADS: usize = 160;
-const FEW: usize = 45;
+pub(super) const COMBINE_FEW_THREADS: usize = 160;
+pub(super) const FEW: usize = 45;
 /// Pages that are copied at once.
 pub(super) const CROSSING: usize = 64;
 
 /// The kernels of an image, by number.
 const NAMES: [&core::ffi::CStr; 5] = [c"upload", c"download", c"attend", c"combine", c"combine_few"];
-const ATTEND: usize = 2;
-const COMBINE: usize = 3;
-const COMBINE_FEW: usize = 4;
+pub(super) const ATTEND: usize = 2;
+pub(super) const COMBINE: usize = 3;
+pub(super) const COMBINE_FEW: usize = 4;
 
 /// Options of attention. A captured step keeps them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,7 +105,7 @@ pub struct Paged {
     pub(super) lists: Lists,
     pub(super) held: Arc<Held>,
     /// Kernels of decode steps, by [`Attention::options`].
-    kernels: [Option<Arc<Kernels>>; 3],
+    pub(super) kernels: [Option<Arc<Kernels>>; 3],
     work: Option<Arc<Work>>,
     /// Kernels of blocks of queries, likewise.
     pub(super) blocks: [Option<Arc<Kernels>>; 3],
@@ -480,6 +480,7 @@ impl Paged {
             output_type: callers.map_or(0, |[_, output]| output.number()),
             zero: 0,
             together: work.together.into(),
+            one_front: 0,
             logit_unit: attention.scale * log2e,
             key_unit: self.keys.key_unit(),
             centre_unit: self.centre_unit,
@@ -499,12 +500,7 @@ impl Paged {
         let few = work.splits + work.exact_splits <= FEW;
         let (combine, threads) =
             if few { (COMBINE_FEW, COMBINE_FEW_THREADS) } else { (COMBINE, COMBINE_THREADS) };
-        // Kernels for sm_90 and later wait themselves for the kernel before them.
-        let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let early = digits
-            .trim_end_matches(|c: char| !c.is_ascii_digit())
-            .parse::<u32>()
-            .is_ok_and(|number| number >= 90);
+        let early = self.starts_early();
         // SAFETY: both kernels take a Params. Tables and sequences were checked when written, biases above.
         // Shape and work sized the buffers. `self` keeps them, or the captured step does; for a caller's
         // graph, the promise of `CallerStream::new` holds.
@@ -512,6 +508,13 @@ impl Paged {
             kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
             kernels.launch(stream, combine, [work.query_heads, of.len(), 1], threads, early, &params)
         }
+    }
+
+    /// Returns whether kernels wait themselves for the kernel before them, as those for sm_90 and later do.
+    pub(super) fn starts_early(&self) -> bool {
+        let digits = self.target.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let number = digits.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>();
+        number.is_ok_and(|number| number >= 90)
     }
 
     /// Grows the pool to `pages` pages. Pages keep their places in the pool, which moves.

@@ -130,7 +130,7 @@ fn large_and_small_rows() {
     }
 }
 
-/// Keys whose constant channels are far larger than what tells keys apart: f16 has no bits for both.
+/// Keys whose constant channels are far larger than the differences between keys: f16 has no bits for both.
 /// Without the mean's subtraction the error of integers would be 5.2e-3. Pages have centres of both kinds
 /// or none; one case has exact tokens alone.
 #[test]

@@ -33,8 +33,8 @@ fn answer(name: &CStr, words: &[u64]) -> c_int {
     let mut all = [0; 11];
     all[..words.len()].copy_from_slice(words);
     let [a, b, c, d, e, f, g, h, i, j, k] = all;
-    // SAFETY: these are the driver's functions. Their parameters are words, and pointers to what lives
-    // here. A parameter too many is in a register or on the stack, where nobody reads it.
+    // SAFETY: these are the driver's functions. Their parameters are words, and pointers to local data that lives long
+    // enough. A parameter too many is in a register or on the stack, where the function does not read it.
     unsafe {
         let library = files.iter().map(|file| dlopen(file.as_ptr(), 2)).find(|library| !library.is_null());
         let function = dlsym(library.unwrap(), name.as_ptr());

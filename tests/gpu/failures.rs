@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Set in such a process.
 const ALONE: &str = "OCTAPLEX_TEST_ALONE";
-/// What ci/hip-on-cpu, the stand-in for AMD's libraries, reports as its GPU.
+/// The shared memory of the GPU that ci/hip-on-cpu, the stand-in for AMD's libraries, reports.
 const SHARED: &str = "OCTAPLEX_STAND_IN_SHARED";
 /// The launch at which the GPU is lost.
 const LOST: &str = "OCTAPLEX_STAND_IN_LOST";

@@ -238,8 +238,13 @@ impl Driver for Cuda {
         }
     }
 
-    unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    unsafe fn begin_capture(&self, stream: Handle, relaxed: bool) -> Result<(), Failure> {
+        use sys::CUstreamCaptureMode as Mode;
+        let mode = if relaxed {
+            Mode::CU_STREAM_CAPTURE_MODE_RELAXED
+        } else {
+            Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        };
         // SAFETY: the caller's.
         checked("cuStreamBeginCapture", unsafe { result::stream::begin_capture(stream.cast(), mode) })
     }

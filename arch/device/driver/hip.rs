@@ -96,6 +96,7 @@ const NO_DEVICE: c_int = 100;
 const NON_BLOCKING: c_uint = 1;
 const DISABLE_TIMING: c_uint = 2;
 const THREAD_LOCAL: c_int = 1;
+const RELAXED: i32 = 2;
 const SHARED_SIZE_BYTES: c_int = 1;
 const HOST_TO_DEVICE: c_int = 1;
 const DEVICE_TO_HOST: c_int = 2;
@@ -378,9 +379,10 @@ impl Driver for Hip {
         Ok(milliseconds)
     }
 
-    unsafe fn begin_capture(&self, stream: Handle) -> Result<(), Failure> {
+    unsafe fn begin_capture(&self, stream: Handle, relaxed: bool) -> Result<(), Failure> {
+        let mode = if relaxed { RELAXED } else { THREAD_LOCAL };
         // SAFETY: the caller's.
-        self.checked("hipStreamBeginCapture", unsafe { (self.hipStreamBeginCapture)(stream, THREAD_LOCAL) })
+        self.checked("hipStreamBeginCapture", unsafe { (self.hipStreamBeginCapture)(stream, mode) })
     }
 
     unsafe fn end_capture(&self, stream: Handle, wanted: bool) -> Result<Option<Handle>, Failure> {

@@ -34,6 +34,7 @@ struct Params {
     u32 query_type, output_type; // of floats
     u32 zero;     // is 0, which the compiler does not know
     u32 together; // 1: the first splits of pages take exact tokens too; 0: exact tokens have their own blocks, before those of pages
+    u32 one_front; // 1: all sequences have the first one's front
     float logit_unit;          // scale · log2 e
     float key_unit, centre_unit, value_unit; // of a centroid's integer; key and value for the steps of norms
     float soft_cap;            // times log2 e; 0: no cap
@@ -100,7 +101,7 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
         const int h = warp + WARPS * k;
         if (h < heads) load_given(queries[k], p.queries, (u64)batch * p.query_heads + first_head + h, p.query_type, lane);
     }
-    const float *front = p.fronts + ((u64)batch * p.kv_heads + kv_head) * 2 * DIM;
+    const float *front = p.fronts + ((u64)(p.one_front ? 0 : batch) * p.kv_heads + kv_head) * 2 * DIM;
     load_lane(balance, front, lane);
     load_lane(prefix, front + DIM, lane);
     fetch();

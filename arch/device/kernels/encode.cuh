@@ -21,7 +21,7 @@ struct Encode {
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
     const u32 *search;              // triplets: see `Search`; chunks: the set's members; codes with look-ups: thresholds, then
                                     // centroids, as many as their bits count; `Path`s: centroids by code and window
-    u64 position;                   // of the first token
+    u64 position;                   // of the first token; ~0: 64 times the number of each slot
     u32 kv_heads, page_tokens, rounds, gain; // gain: of small blocks the last code
     float unit;                     // an integer of a centroid, of a rotated unit vector
     float kappa;                    // trellis: integers to a standard deviation
@@ -39,6 +39,11 @@ struct Encode {
 constexpr int ROW_LANES = 8, MINE = DIM / ROW_LANES, MOST_TOKENS = 256, STATES = 8, WINDOWS = 16;
 constexpr float SMALLEST_NORM = 9.31322574615478515625e-10f; // 2^-30
 enum { MSE, UNBIASED, NORM };
+
+// Returns the position of a slot's first token.
+__device__ __forceinline__ u64 position_of(const Encode &p, const u32 *slots, int part) {
+    return p.position == ~0ull ? (u64)SLOT_TOKENS * slots[part] : p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+}
 
 constexpr int encode_threads(int shape) { return is_trellis(shape) ? 64 : 256; }
 constexpr int encode_blocks(int shape) { return DIM > 128 ? 2 : is_trellis(shape) ? 5 : has_path(shape) ? 2 : is_indexed(shape) ? 3 : 4; } // blocks that a multiprocessor should hold
@@ -289,7 +294,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_norms(const Encod
         Tail &tail = *reinterpret_cast<Tail *>(slot(part) + TAIL);
         if (OF_KEYS) {
             tail.key_largest = to_f16(largest), tail.key_octaves = chosen;
-            tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+            tail.position = position_of(p, slots, part);
         } else {
             tail.value_largest = to_f16(largest), tail.value_octaves = chosen;
         }
@@ -314,7 +319,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_scales(const Enco
         Tail &tail = *reinterpret_cast<Tail *>(slot + TAIL);
         if (OF_KEYS) {
             tail.key_largest = to_f16(largest), tail.key_octaves = 0;
-            tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+            tail.position = position_of(p, slots, part);
         } else {
             tail.value_largest = to_f16(largest), tail.value_octaves = 0;
         }
@@ -427,7 +432,7 @@ template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Enco
     Tail &tail = *reinterpret_cast<Tail *>(p.pool + ((u64)slots[part] * p.kv_heads + blockIdx.y) * SLOT + TAIL);
     if (OF_KEYS) {
         tail.key_largest = bounds[part][0], tail.key_octaves = octaves_of(bounds[part][1]);
-        tail.position = p.position + (u64)blockIdx.x * p.page_tokens + part * SLOT_TOKENS;
+        tail.position = position_of(p, slots, part);
     } else {
         tail.value_largest = bounds[part][0], tail.value_octaves = octaves_of(bounds[part][1]);
     }

@@ -1,0 +1,118 @@
+//! Transfers of a backend that need not wait: those of caches go through this library.
+
+use super::*;
+
+type SetAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize, usize);
+type GetAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize);
+type Set2dAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize, usize, usize, usize, usize);
+type Get2dAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize, usize, usize, usize);
+
+/// Returns the buffer of a cache's tensor.
+fn buffer_of(seam: &Seam, tensor: *const Tensor) -> Option<*mut Buffer> {
+    // SAFETY: the host passes a tensor.
+    let about = unsafe { &*tensor };
+    seam.cache_of(about).map(|_| store::root(about).buffer)
+}
+
+pub(super) extern "C" fn set_async(
+    backend: *mut Backend,
+    tensor: *mut Tensor,
+    data: *const c_void,
+    offset: usize,
+    size: usize,
+) {
+    let Some(seam) = seam() else { return };
+    if let Some(buffer) = buffer_of(seam, tensor) {
+        return set_cache(buffer, tensor, data, offset, size);
+    }
+    let Some(wrapped) = seam.backend(backend) else { return };
+    guarded((), || {
+        // SAFETY: the tensor has a buffer of the host's; `root` follows views.
+        let usage = unsafe { store::root(&*tensor).buffer.as_ref() }.map_or(WEIGHTS, |buffer| buffer.usage);
+        if usage != WEIGHTS {
+            note(seam, tensor, data, offset, size);
+        }
+    });
+    // SAFETY: the backend's own function, which is not null: see `init_backend`.
+    unsafe {
+        core::mem::transmute::<*const c_void, SetAsync>(wrapped.own.transfers[0])(
+            backend, tensor, data, offset, size,
+        )
+    };
+}
+
+pub(super) extern "C" fn get_async(
+    backend: *mut Backend,
+    tensor: *const Tensor,
+    data: *mut c_void,
+    offset: usize,
+    size: usize,
+) {
+    let Some(seam) = seam() else { return };
+    if let Some(buffer) = buffer_of(seam, tensor) {
+        return get_cache(buffer, tensor, data, offset, size);
+    }
+    let Some(wrapped) = seam.backend(backend) else { return };
+    // SAFETY: as in `set_async`.
+    unsafe {
+        core::mem::transmute::<*const c_void, GetAsync>(wrapped.own.transfers[1])(
+            backend, tensor, data, offset, size,
+        )
+    };
+}
+
+pub(super) extern "C" fn set_2d_async(
+    backend: *mut Backend,
+    tensor: *mut Tensor,
+    data: *const c_void,
+    offset: usize,
+    size: usize,
+    copies: usize,
+    stride: usize,
+    from_stride: usize,
+) {
+    let Some(seam) = seam() else { return };
+    if let Some(buffer) = buffer_of(seam, tensor) {
+        for copy in 0..copies {
+            set_cache(
+                buffer,
+                tensor,
+                data.wrapping_byte_add(copy * from_stride),
+                offset + copy * stride,
+                size,
+            );
+        }
+        return;
+    }
+    let Some(wrapped) = seam.backend(backend) else { return };
+    // SAFETY: as in `set_async`.
+    unsafe {
+        let own = core::mem::transmute::<*const c_void, Set2dAsync>(wrapped.own.transfers[2]);
+        own(backend, tensor, data, offset, size, copies, stride, from_stride);
+    }
+}
+
+pub(super) extern "C" fn get_2d_async(
+    backend: *mut Backend,
+    tensor: *const Tensor,
+    data: *mut c_void,
+    offset: usize,
+    size: usize,
+    copies: usize,
+    stride: usize,
+    to_stride: usize,
+) {
+    let Some(seam) = seam() else { return };
+    if let Some(buffer) = buffer_of(seam, tensor) {
+        for copy in 0..copies {
+            get_cache(buffer, tensor, data.wrapping_byte_add(copy * to_stride), offset + copy * stride, size);
+        }
+        return;
+    }
+    let Some(wrapped) = seam.backend(backend) else { return };
+    // SAFETY: as in `set_async`.
+    unsafe {
+        let own = core::mem::transmute::<*const c_void, Get2dAsync>(wrapped.own.transfers[3]);
+        own(backend, tensor, data, offset, size, copies, stride, to_stride);
+    }
+}

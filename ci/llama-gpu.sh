@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Tests caches on GPUs inside an unmodified, prebuilt llama.cpp (the wheel xllamacpp), on a machine without a GPU.
+# ci/llama/standin.c is a GPU for llama.cpp that computes with its CPU backend. ci/hip-on-cpu runs octaplex's kernels. So all of
+# bindings/ggml/src/cuda runs: sizes, cutting of graphs, inputs, cells, states, copies, streams, shifts.
+#
+# usage: ci/llama-gpu.sh [debug]     `debug` tests target/debug
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[[ $(uname -m) == x86_64 ]] || { echo "ci/llama-gpu.sh: fibers are written for x86-64"; exit; }
+profile=${1:-release} target=$PWD/target/llama gpu=$PWD/target/gpu
+library=$PWD/target/$profile/liboctaplex_ggml.so
+mkdir -p "$target" "$gpu/lib"
+say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+
+say "the library, and a GPU that is none"
+flags=()
+[[ $profile == debug ]] || flags=(--release)
+cargo build "${flags[@]}" -p octaplex-ggml --locked --quiet
+command -v g++ >/dev/null || ci/install.sh g++
+g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libamdhip64.so "-DGPU_H=\"$PWD/ci/hip-on-cpu/gpu.h\"" \
+  ci/hip-on-cpu/stand_in.cpp -o "$gpu/lib/libamdhip64.so" -ldl
+cp "$gpu/lib/libamdhip64.so" "$gpu/lib/libhiprtc.so"
+gcc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC ci/llama/standin.c -o "$target/standin.so" -ldl
+python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
+[[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
+python=$target/python/bin/python
+"$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
+"$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
+
+export GGML_NO_BACKTRACE=1 OMP_WAIT_POLICY=passive FIRST_BACKEND=$target/standin.so
+export ROCM_PATH=$gpu OCTAPLEX_CACHE=$gpu/images
+logits() { # logits ARGUMENT...: computes logits, and prints results as a line of JSON
+  timeout 900 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
+}
+with() { (export GGML_BACKEND_PATH=$library OCTAPLEX_GPU=1; logits "$@"); } # the same with octaplex
+below() { # below KEY LIMIT JSON: fails if a number of the JSON is above the limit
+  "$python" -c 'import json, sys
+key, limit, text = sys.argv[1:]
+found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
+value = next(value for value in found if value is not None)
+print(f"   {key} {value:.3g} (at most {limit})")
+sys.exit(value > float(limit))' "$@"
+}
+on() { grep -q "octaplex is on: .*stand-in" "$target/log" || { cat "$target/log" >&2; return 1; }; }
+
+for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
+  model=$target/$kind.gguf
+  "$python" ci/llama/made.py "$kind" "$model" >/dev/null
+  for batch in 64 5; do # on opened rows, and on compressed pages
+    say "$kind, a made model, in batches of $batch"
+    logits "$model" - "$target/base.npy" --tokens 320 --flash 1 --ubatch $batch
+    below kl 0.004 "$(with "$model" - "$target/out.npy" --tokens 320 --flash 1 --ubatch $batch --against "$target/base.npy")"
+    on
+  done
+done
+
+model=$target/llama.gguf
+for test in rollback state copy streams shift unified; do
+  say "$test"
+  logits "$model" - "$target/base.npy" --tokens 320 --flash 1 --test $test >/dev/null
+  below kl 0.02 "$(with "$model" - "$target/out.npy" --tokens 320 --flash 1 --test $test --against "$target/base.npy")"
+  on
+done
+
+say "what cannot be served stays llama.cpp's own, bit for bit"
+own() { # own WORDS NAME=VALUE... -- ARGUMENT...: logits are equal, and the log says why
+  local words=$1 settings=()
+  shift
+  while [[ $1 != -- ]]; do settings+=("$1"); shift; done
+  shift
+  logits "$@" --tokens 96 >/dev/null
+  cp "$target/out.npy" "$target/base.npy"
+  found=$(export _=_ "${settings[@]}"; with "$@" --tokens 96 --against "$target/base.npy")
+  below kl 0 "$found"
+  grep -q "$words" "$target/log" || { cat "$target/log" >&2; return 1; }
+}
+own "left to CUDA, in f16, .*: llama.cpp runs MUL_MAT on it, without flash attention" -- "$model" - "$target/out.npy" --flash 0
+own "left to CUDA, in f16: f16 rows are what CUDA has" OCTAPLEX_BITS=16 -- "$model" - "$target/out.npy" --flash 1
+own "GGML_CUDA_GRAPH_OPT=1 splits graphs" GGML_CUDA_GRAPH_OPT=1 -- "$model" - "$target/out.npy" --flash 1
+own "left to CUDA, in f16: no GPU driver" ROCM_PATH="$target" -- "$model" - "$target/out.npy" --flash 1
+"$python" ci/llama/made.py llama120 "$target/llama120.gguf" >/dev/null
+own "left to CUDA, in f16, " -- "$target/llama120.gguf" - "$target/out.npy" --flash 1 --context 256
+own "left to CUDA, in f16, .*: GPUs take " OCTAPLEX_VALUES=q8_0 -- "$model" - "$target/out.npy" --flash 1
+(unset OCTAPLEX_GPU; GGML_BACKEND_PATH=$library logits "$model" - "$target/out.npy" --tokens 96 --flash 1) # without the variable
+! grep -q "octaplex is on" "$target/log"
