@@ -2,8 +2,6 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -44,7 +42,7 @@ impl Backend {
         check_affine(layout);
         contract!((row.len(), out.len()) == (layout.row_bytes(), layout.dim));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: avx2, avx512: avx2, registers: wide;
             decode_affine(layout: &Affine, row: &[u8], out: &mut [f32])
         )
     }

@@ -2,8 +2,6 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -36,7 +34,7 @@ impl Backend {
         check_tree(tree);
         contract!((row.len(), out.len()) == (tree.row_bytes(), tree.dim));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: wide, registers: wide;
             decode_angles(tree: &AngleTree, row: &[u8], out: &mut [f32])
         )
     }
@@ -50,7 +48,7 @@ impl Backend {
         check_widths(tree.dim, tree.row_bytes(), bytes, queries);
         contract!(scores.len() == queries.len() * (bytes.len() / tree.row_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: avx2, avx512: avx2, registers: wide;
             score_angles(tree: &AngleTree, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -67,7 +65,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / tree.dim * (bytes.len() / tree.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: avx2, avx512: avx512, registers: wide;
+                self, avx2: avx2, avx512: avx2, registers: wide;
                 accumulate_angles(tree: &AngleTree, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

@@ -14,6 +14,7 @@ pub(crate) mod scalar;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
+use crate::rows::Pages;
 use crate::{Backend, IntQuery, MAX_DIM, Packing, Rows};
 use layout::Codebook;
 
@@ -131,8 +132,8 @@ impl Backend {
         }
     }
 
-    /// Scores every query with every row, laid out \[query]\[row]: (Σ q·centroid, an exact integer)
-    /// · (query scale · `scale`) · row scale.
+    /// Scores every query with every row of up to [`MAX_PAGES`](crate::MAX_PAGES) pages, laid out
+    /// \[page]\[query]\[row]: (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
     ///
     /// Centroids must be within ±127 if there are up to 16 of them, and within ±2047 otherwise.
     ///
@@ -141,45 +142,48 @@ impl Backend {
     pub fn score_codes(
         self,
         packing: Packing,
-        rows: &Rows,
+        pages: &[Rows],
         centroids: &[i16],
         scale: f32,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
-        contract!(queries.iter().all(|query| query.values.len() == rows.dim));
-        contract!(scores.len() == queries.len() * rows.count());
+        let pages = Pages::new(pages, self, |rows| check_rows(packing, rows, centroids));
+        let Some(dim) = pages.dim() else { return };
+        contract!(queries.iter().all(|query| query.values.len() == dim));
+        contract!(scores.len() == queries.len() * pages.rows());
+        let (book, pages) = (&Codebook { packing, centroids, scale }, pages.get());
         dispatch!(
             self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
-            score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
+            score_codes(book: &Codebook, pages: &[Rows], queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
     /// Adds Σ weight·row scale·`scale`·centroid to `acc`, laid out \[query]\[dim].
     ///
-    /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
-    /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
+    /// Weights and sums are integers within each run of 256 rows of a page. Weights, laid out
+    /// \[page]\[query]\[row], must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row
+    /// scales finite. There are up to [`MAX_PAGES`](crate::MAX_PAGES) pages, which are added in order.
     ///
     /// # Panics
     /// If the rows do not fit the packing, or `acc` and weights do not fit the rows.
     pub fn accumulate_codes(
         self,
         packing: Packing,
-        rows: &Rows,
+        pages: &[Rows],
         centroids: &[i16],
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_rows(packing, rows, centroids);
-        let (book, rows) = (&Codebook { packing, centroids, scale }, &rows.prefetch(self));
-        contract!(acc.len().is_multiple_of(rows.dim));
-        contract!(weights.len() == acc.len() / rows.dim * rows.count());
+        let pages = Pages::new(pages, self, |rows| check_rows(packing, rows, centroids));
+        let Some(dim) = pages.dim() else { return };
+        contract!(acc.len().is_multiple_of(dim));
+        contract!(weights.len() == acc.len() / dim * pages.rows());
+        let (book, pages) = (&Codebook { packing, centroids, scale }, pages.get());
         dispatch!(
             self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
-            accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32])
+            accumulate_codes(book: &Codebook, pages: &[Rows], weights: &[f32], acc: &mut [f32])
         )
     }
 }

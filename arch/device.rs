@@ -16,6 +16,7 @@
 mod bias;
 mod block;
 mod capture;
+mod cells;
 mod compile;
 mod driver;
 mod encode;
@@ -32,7 +33,8 @@ mod tables;
 
 pub use block::{Queries, QueryBlock};
 pub use capture::Step;
-pub use driver::{CallerStream, Device};
+pub use cells::{Address, Area, CellAttention, CellPlan, CellPool, MOST_QUERIES, Scratch, Write};
+pub use driver::{CallerStream, Device, Recording};
 pub use encode::{AT_ONCE, InvalidRow};
 pub use failure::{Failure, Vendor};
 pub use inputs::{DeviceRows, DeviceSlice, Input, Rows};

@@ -74,6 +74,7 @@ mod codes;
 #[cfg(feature = "gpu")]
 pub mod device;
 mod quaternions;
+mod scaled;
 mod signs;
 mod trellis;
 mod triplets;
@@ -87,7 +88,8 @@ pub use detect::Backend;
 pub use environment::with_default_floats;
 pub use floats::{Float, f16_to_f32};
 pub use quaternions::layout as quaternion;
-pub use rows::Rows;
+pub use rows::{MAX_PAGES, Rows};
+pub use scaled::layout::Scaled;
 pub use signs::layout::{SignQuery, SignRows};
 pub use trellis::layout::{Fit, TrellisCodebook};
 pub use triplets::layout::{Search, TripletLayout};

@@ -65,7 +65,7 @@ impl Backend {
             (codes.len(), radii.len(), row.len()) == (layout.chunks, layout.chunks, layout.row_bytes())
         );
         dispatch!(
-            self, avx2: scalar, avx512: avx512, registers: scalar;
+            self, avx2: scalar, avx512: scalar, registers: scalar;
             pack_chunks(layout: &ChunkLayout, codes: &[u16], radii: &[u8], row: &mut [u8])
         )
     }
@@ -79,7 +79,7 @@ impl Backend {
         check_chunks(layout, set, row);
         contract!((row.len(), out.len()) == (layout.row_bytes(), 4 * layout.chunks));
         dispatch!(
-            self, avx2: wide, avx512: avx512, registers: wide;
+            self, avx2: wide, avx512: wide, registers: wide;
             decode_quaternions(layout: &ChunkLayout, set: &QuaternionSet, row: &[u8], out: &mut [f32])
         )
     }
@@ -100,7 +100,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.len() == 4 * layout.chunks));
         contract!(scores.len() == queries.len() * (bytes.len() / layout.row_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide + dots;
+            self, avx2: avx2, avx512: avx2, registers: wide + dots;
             score_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], queries: &[&[f32]], scores: &mut [f32])
         )
     }
@@ -122,7 +122,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / (4 * layout.chunks) * (bytes.len() / layout.row_bytes()));
         if !bytes.is_empty() {
             dispatch!(
-                self, avx2: avx2, avx512: avx512, registers: wide;
+                self, avx2: avx2, avx512: avx2, registers: wide;
                 accumulate_quaternions(layout: &ChunkLayout, set: &QuaternionSet, bytes: &[u8], weights: &[f32], acc: &mut [f32])
             )
         }

@@ -35,6 +35,7 @@ pub(crate) mod neon;
 pub(crate) mod simd128;
 mod tuning;
 
+use crate::codes::scalar::{self, PAGE};
 use crate::{Float, Rows};
 pub(crate) use tuning::Tuning;
 
@@ -137,6 +138,19 @@ pub(crate) trait Integers: Tuning {
     #[inline(always)]
     fn lookup_words([lower, _]: [Self::V; 2], index: Self::V) -> [Self::V; 2] {
         Self::extend(Self::lookup_16(lower, index))
+    }
+
+    /// Quantises the weights of rows as [`quantize_weights`](scalar::quantize_weights) does. `products` may hold
+    /// anything: zeros would cost as much as some rows.
+    #[inline(always)]
+    fn quantize_weights(
+        rows: &Rows,
+        weights: &[f32],
+        limit: i16,
+        products: &mut [f32; PAGE],
+        ints: &mut [i16; PAGE],
+    ) -> Option<f32> {
+        scalar::quantize_weights_in(rows, weights, limit, products, ints)
     }
 
     /// Adds 16 products of signed bytes, within ±127, to four `i32`: four neighbouring products to

@@ -21,7 +21,7 @@ use crate::{Backend, CHECKED, MAX_DIM};
 ///                     └─ row 0 ────┘
 ///                             └─ row 1 ────────┘
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Rows<'a> {
     /// All rows, up to the end of the last one or of its `stride`.
     pub bytes: &'a [u8],
@@ -43,6 +43,15 @@ impl<'a> Rows<'a> {
     #[must_use]
     #[inline(always)]
     pub const fn count(&self) -> usize {
+        match self.scales {
+            // Every kernel checks that there are as many. The division takes as long as many additions.
+            Some(scales) => scales.len(),
+            None => self.count_bytes(),
+        }
+    }
+
+    /// Returns the number of rows that the bytes hold.
+    const fn count_bytes(&self) -> usize {
         if self.bytes.len() < self.len || (!CHECKED && self.stride == 0) {
             return 0;
         }
@@ -56,7 +65,7 @@ impl<'a> Rows<'a> {
         contract!(self.len == len);
         // Kernels multiply strides by row numbers in 32 bits.
         contract!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
-        let (count, bytes) = (self.count(), self.bytes.len());
+        let (count, bytes) = (self.count_bytes(), self.bytes.len());
         contract!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
         contract!(self.scales.is_none_or(|scales| scales.len() == count));
     }
@@ -117,6 +126,11 @@ impl<'a> Rows<'a> {
     pub(crate) fn read_scales<const N: usize>(&self, first: usize, out: &mut [f32; N]) {
         let count = N.min(self.count() - first);
         if let Some(scales) = self.scales {
+            // As an array, so that `memcpy` is not called.
+            if let Some(whole) = scales.get(first..).and_then(<[f32]>::first_chunk) {
+                *out = *whole;
+                return;
+            }
             let scales = scales.get(first..first + count);
             contract!(scales.is_some());
             return out[..count].copy_from_slice(scales.unwrap_or(&[0.0; N][..count]));
@@ -179,6 +193,152 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// The largest number of pages in a call of a kernel. What a kernel prepares, it prepares once for
+/// all of them.
+pub const MAX_PAGES: usize = if cfg!(target_os = "none") { 1 } else { 8 };
+
+/// Rows that a call of a kernel takes as pages.
+pub(crate) struct Pages<'p, 'a> {
+    given: &'p [Rows<'a>],
+    /// The same, if some prefetch their own later bytes. A copy of all takes as long as some rows.
+    changed: Option<[Rows<'a>; MAX_PAGES]>,
+}
+
+impl<'p, 'a> Pages<'p, 'a> {
+    /// Checks the pages with `check`, and starts prefetching.
+    #[track_caller]
+    #[inline(always)]
+    pub(crate) fn new(pages: &'p [Rows<'a>], backend: Backend, check: impl Fn(&Rows)) -> Self {
+        contract!(pages.len() <= MAX_PAGES);
+        let mut all = Self { given: pages, changed: None };
+        for (page, rows) in pages.iter().enumerate() {
+            check(rows);
+            contract!((rows.dim, rows.stride) == (pages[0].dim, pages[0].stride));
+            let ahead = rows.prefetch(backend).ahead;
+            if ahead.len() != rows.ahead.len() {
+                all.change(page, ahead);
+            }
+        }
+        all
+    }
+
+    /// Changes what page number `page` prefetches.
+    #[cold]
+    fn change(&mut self, page: usize, ahead: &'a [u8]) {
+        let all = self.changed.get_or_insert_with(|| {
+            let mut all = [Rows::default(); MAX_PAGES];
+            all.iter_mut().zip(self.given).for_each(|(place, rows)| *place = *rows);
+            all
+        });
+        if let Some(rows) = all.get_mut(page) {
+            rows.ahead = ahead;
+        }
+    }
+
+    /// Returns the pages.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> &[Rows<'a>] {
+        match &self.changed {
+            Some(all) => all.get(..self.given.len()).unwrap_or_default(),
+            None => self.given,
+        }
+    }
+
+    /// Returns the coordinates of a row. `None` without pages.
+    #[inline(always)]
+    pub(crate) fn dim(&self) -> Option<usize> {
+        self.get().first().map(|rows| rows.dim)
+    }
+
+    /// Returns the number of rows of all pages.
+    #[inline(always)]
+    pub(crate) fn rows(&self) -> usize {
+        self.get().iter().map(Rows::count).sum()
+    }
+}
+
+/// Returns each page with its part of `values`, which are laid out \[page]\[query]\[row].
+#[inline(always)]
+pub(crate) fn each_page<'r, 'a, 'v>(
+    pages: &'r [Rows<'a>],
+    queries: usize,
+    values: &'v [f32],
+) -> impl Iterator<Item = (&'r Rows<'a>, &'v [f32])> {
+    let mut rest = values;
+    pages.iter().map(move |rows| {
+        let (first, others) = rest.split_at_checked(queries * rows.count()).unwrap_or_default();
+        rest = others;
+        (rows, first)
+    })
+}
+
+/// Returns the same for values to write.
+#[inline(always)]
+pub(crate) fn each_page_mut<'r, 'a, 'v>(
+    pages: &'r [Rows<'a>],
+    queries: usize,
+    values: &'v mut [f32],
+) -> impl Iterator<Item = (&'r Rows<'a>, &'v mut [f32])> {
+    let mut rest = values;
+    pages.iter().map(move |rows| {
+        let all = core::mem::take(&mut rest);
+        let (first, others) = all.split_at_mut_checked(queries * rows.count()).unwrap_or_default();
+        rest = others;
+        (rows, first)
+    })
+}
+
+/// Returns each page with the values of `some` of the queries.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[inline(always)]
+pub(crate) fn each_page_of<'r, 'a, 'v>(
+    pages: &'r [Rows<'a>],
+    queries: usize,
+    some: core::ops::Range<usize>,
+    values: &'v [f32],
+) -> impl Iterator<Item = (&'r Rows<'a>, &'v [f32])> {
+    each_page(pages, queries, values).map(move |(rows, values)| {
+        let count = rows.count();
+        (rows, values.get(some.start * count..some.end * count).unwrap_or_default())
+    })
+}
+
+/// Returns the same for values to write.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[inline(always)]
+pub(crate) fn each_page_mut_of<'r, 'a, 'v>(
+    pages: &'r [Rows<'a>],
+    queries: usize,
+    some: core::ops::Range<usize>,
+    values: &'v mut [f32],
+) -> impl Iterator<Item = (&'r Rows<'a>, &'v mut [f32])> {
+    each_page_mut(pages, queries, values).map(move |(rows, values)| {
+        let count = rows.count();
+        (rows, values.get_mut(some.start * count..some.end * count).unwrap_or_default())
+    })
+}
+
+/// Copies sums into the order in which a kernel adds: `order` has the coordinate of each place, and
+/// a place behind the last coordinate gets 0. Not inlined, so that there is one copy for all kernels.
+#[inline(never)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) fn take_order(order: &[u16], acc: &[f32], sums: &mut [f32]) {
+    for (sum, coordinate) in sums.iter_mut().zip(order) {
+        *sum = acc.get(usize::from(*coordinate)).copied().unwrap_or(0.0);
+    }
+}
+
+/// Copies sums back from that order.
+#[inline(never)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) fn give_back(order: &[u16], sums: &[f32], acc: &mut [f32]) {
+    for (sum, coordinate) in sums.iter().zip(order) {
+        if let Some(acc) = acc.get_mut(usize::from(*coordinate)) {
+            *acc = *sum;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,15 +360,12 @@ mod tests {
 
     /// There must be as many separate scales as rows.
     #[test]
-    fn too_few_scales_are_refused() {
-        for (count, fits) in [(1, false), (2, true)] {
-            let scales = Some(&[0.0; 2][..count]);
+    fn too_few_or_too_many_scales_are_refused() {
+        for (count, fits) in [(1, false), (2, true), (3, false)] {
+            let scales = Some(&[0.0; 3][..count]);
             let rows = Rows { bytes: &[0; 4], stride: 2, len: 2, dim: 8, scales, ahead: &[] };
-            assert_eq!(rows.count(), 2);
-            let read = std::panic::catch_unwind(|| rows.read_scales(0, &mut [0.0; 2]));
-            assert_eq!(read.is_ok(), fits, "{count} scales");
-            let some = std::panic::catch_unwind(|| rows.some(0, 2).count());
-            assert_eq!(some.is_ok(), fits, "{count} scales");
+            let checked = std::panic::catch_unwind(|| rows.check(2));
+            assert_eq!(checked.is_ok(), fits, "{count} scales");
         }
     }
 

@@ -2,8 +2,6 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -49,7 +47,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == rows.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide + dots;
+            self, avx2: avx2, avx512: avx2, registers: wide + dots;
             score_signs(rows: &SignRows, scale: f32, queries: &[SignQuery], scores: &mut [f32])
         )
     }

@@ -16,6 +16,7 @@ pub(crate) mod search;
 pub(crate) mod wide;
 
 use crate::detect::Isa;
+use crate::rows::Pages;
 use crate::{Backend, Fit, IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 impl Backend {
@@ -32,51 +33,55 @@ impl Backend {
         )
     }
 
-    /// Scores every query with every row, laid out \[query]\[row]: (Σ q·centroid, an exact integer)
-    /// · (query scale · `scale`) · row scale. The integers of queries must be within ±127.
+    /// Scores every query with every row of up to [`MAX_PAGES`](crate::MAX_PAGES) pages, laid out
+    /// \[page]\[query]\[row]: (Σ q·centroid, an exact integer) · (query scale · `scale`) · row scale.
+    /// The integers of queries must be within ±127.
     ///
     /// # Panics
     /// If the rows do not fit the codebook, or queries or scores do not fit the rows.
     pub fn score_trellis(
         self,
         book: &TrellisCodebook,
-        rows: &Rows,
+        pages: &[Rows],
         scale: f32,
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        check_rows(book, rows);
-        let rows = &rows.prefetch(self);
-        contract!(queries.iter().all(|query| query.values.len() == rows.dim));
-        contract!(scores.len() == queries.len() * rows.count());
+        let pages = Pages::new(pages, self, |rows| check_rows(book, rows));
+        let Some(dim) = pages.dim() else { return };
+        contract!(queries.iter().all(|query| query.values.len() == dim));
+        contract!(scores.len() == queries.len() * pages.rows());
+        let pages = pages.get();
         dispatch!(
             self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
-            score_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32])
+            score_trellis(book: &TrellisCodebook, pages: &[Rows], scale: f32, queries: &[IntQuery], scores: &mut [f32])
         )
     }
 
     /// Adds Σ weight·row scale·`scale`·centroid to `acc`, laid out \[query]\[dim].
     ///
-    /// Weights and sums are integers within each run of 256 rows. Weights, laid out \[query]\[row],
-    /// must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row scales finite.
+    /// Weights and sums are integers within each run of 256 rows of a page. Weights, laid out
+    /// \[page]\[query]\[row], must be at most [`MAX_WEIGHT`](crate::MAX_WEIGHT) in magnitude, and row
+    /// scales finite. There are up to [`MAX_PAGES`](crate::MAX_PAGES) pages, which are added in order.
     ///
     /// # Panics
     /// If the rows do not fit the codebook, or `acc` and weights do not fit the rows.
     pub fn accumulate_trellis(
         self,
         book: &TrellisCodebook,
-        rows: &Rows,
+        pages: &[Rows],
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        check_rows(book, rows);
-        let rows = &rows.prefetch(self);
-        contract!(acc.len().is_multiple_of(rows.dim));
-        contract!(weights.len() == acc.len() / rows.dim * rows.count());
+        let pages = Pages::new(pages, self, |rows| check_rows(book, rows));
+        let Some(dim) = pages.dim() else { return };
+        contract!(acc.len().is_multiple_of(dim));
+        contract!(weights.len() == acc.len() / dim * pages.rows());
+        let pages = pages.get();
         dispatch!(
             self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
-            accumulate_trellis(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32])
+            accumulate_trellis(book: &TrellisCodebook, pages: &[Rows], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }
 

@@ -2,8 +2,6 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod avx512;
 pub(crate) mod layout;
 pub(crate) mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
@@ -45,7 +43,7 @@ impl Backend {
         check_layout(layout);
         contract!((out.len(), stream.len()) == (layout.dim, layout.stream_bytes()));
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide;
+            self, avx2: avx2, avx512: avx2, registers: wide;
             decode_triplets(layout: &TripletLayout, stream: &[u8], scale: f32, out: &mut [f32])
         )
     }
@@ -69,7 +67,7 @@ impl Backend {
         contract!(queries.iter().all(|query| query.values.len() == layout.dim));
         contract!(scores.len() == queries.len() * rows.count());
         dispatch!(
-            self, avx2: avx2, avx512: avx512, registers: wide + dots;
+            self, avx2: avx2, avx512: avx2, registers: wide + dots;
             score_triplets(layout: &TripletLayout, rows: &Rows, queries: &[IntQuery], scores: &mut [f32])
         )
     }
@@ -106,7 +104,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / layout.dim * rows.count());
         if rows.count() > 0 {
             dispatch!(
-                self, avx2: avx2, avx512: avx512, registers: wide;
+                self, avx2: avx2, avx512: avx2, registers: wide;
                 accumulate_triplets(layout: &TripletLayout, rows: &Rows, weights: &[f32], acc: &mut [f32])
             )
         }

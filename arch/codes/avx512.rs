@@ -23,14 +23,14 @@ pub(crate) use quantize::{lookup, lookup_packed, quantize};
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     if book.centroids.len() > 16 {
-        words::score_codes(book, rows, queries, scores)
+        words::score_codes(book, pages, queries, scores)
     } else {
-        score::score_codes(tiles, book, rows, queries, scores)
+        score::score_codes(tiles, book, pages, queries, scores)
     }
 }
 
@@ -39,13 +39,13 @@ pub(crate) fn score_codes(
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     weights: &[f32],
     acc: &mut [f32],
 ) {
     if book.centroids.len() > 16 {
-        words::accumulate_codes(book, rows, weights, acc)
+        words::accumulate_codes(book, pages, weights, acc)
     } else {
-        accumulate::accumulate_codes(tiles, book, rows, weights, acc)
+        accumulate::accumulate_codes(tiles, book, pages, weights, acc)
     }
 }

@@ -7,6 +7,7 @@
 
 use super::layout::Codebook;
 use super::scalar::{PAGE, finish_sums, quantize_products, unpack, weight_limit};
+use crate::rows::{each_page, each_page_mut};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::array;
 
@@ -33,7 +34,14 @@ const IN_PAIRS: bool = cfg!(any(
 ));
 
 /// Implements [`scalar::score_codes`](super::scalar::score_codes).
-pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+pub(crate) fn score_codes(book: &Codebook, pages: &[Rows], queries: &[IntQuery], scores: &mut [f32]) {
+    for (rows, scores) in each_page_mut(pages, queries.len(), scores) {
+        score_page(book, rows, queries, scores);
+    }
+}
+
+/// Scores a page.
+fn score_page(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     if IN_PAIRS
         && let [query] = queries
@@ -52,7 +60,15 @@ pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], sc
 }
 
 /// Implements [`scalar::accumulate_codes`](super::scalar::accumulate_codes).
-pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(book: &Codebook, pages: &[Rows], weights: &[f32], acc: &mut [f32]) {
+    let queries = pages.first().map_or(0, |rows| acc.len() / rows.dim);
+    for (rows, weights) in each_page(pages, queries, weights) {
+        accumulate_page(book, rows, weights, acc);
+    }
+}
+
+/// Adds a page.
+fn accumulate_page(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     let book = Book::new(packing, centroids);
     accumulate_rows(rows, weight_limit(centroids.len()), scale, weights, acc, |row, start, out| {
@@ -405,7 +421,7 @@ mod tests {
             let [mut ours, mut theirs] = [[0.0; 5]; 2];
             score_one::<BITS>(&rows, &centroids, 0.7, &query, &mut ours);
             let book = Codebook { packing, centroids: &centroids, scale: 0.7 };
-            scalar::score_codes(&book, &rows, &[query], &mut theirs);
+            scalar::score_codes(&book, &[rows], &[query], &mut theirs);
             assert_eq!(ours.map(f32::to_bits), theirs.map(f32::to_bits), "{BITS} bits, {dim} wide");
         }
         for dim in [1, 7, 8, 12, 31, 128, 576] {

@@ -2,6 +2,7 @@
 
 use super::layout::Codebook;
 use crate::floats::rint_i16;
+use crate::rows::{each_page, each_page_mut};
 use crate::vectors::scalar::max_abs;
 use crate::{IntQuery, Packing, Rows};
 
@@ -166,7 +167,15 @@ impl<'a> BitReader<'a> {
 /// Scores rows, laid out \[query]\[row]: (f32(Σ q·c) · (query scale · table scale)) · row scale.
 /// The sum is an exact integer.
 #[inline(always)]
-pub(crate) fn score_codes(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
+pub(crate) fn score_codes(book: &Codebook, pages: &[Rows], queries: &[IntQuery], scores: &mut [f32]) {
+    for (rows, scores) in each_page_mut(pages, queries.len(), scores) {
+        score_page(book, rows, queries, scores);
+    }
+}
+
+/// Scores a page.
+#[inline(always)]
+fn score_page(book: &Codebook, rows: &Rows, queries: &[IntQuery], scores: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     let count = rows.count();
     let mut codes = [0; crate::MAX_DIM];
@@ -205,7 +214,16 @@ pub(crate) fn weight_limit(levels: usize) -> i16 {
 /// of them. Sums over rows are then exact in `i32`. One `f32` multiplication and addition a
 /// coordinate ends the run. A run whose largest product is below 2⁻¹⁰⁰ adds nothing.
 #[inline(always)]
-pub(crate) fn accumulate_codes(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes(book: &Codebook, pages: &[Rows], weights: &[f32], acc: &mut [f32]) {
+    let queries = pages.first().map_or(0, |rows| acc.len() / rows.dim);
+    for (rows, weights) in each_page(pages, queries, weights) {
+        accumulate_page(book, rows, weights, acc);
+    }
+}
+
+/// Adds a page.
+#[inline(always)]
+fn accumulate_page(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
     let Codebook { packing, centroids, scale } = *book;
     let (count, dim) = (rows.count(), rows.dim.min(crate::MAX_DIM));
     let mut codes = [0; crate::MAX_DIM];
@@ -237,12 +255,32 @@ pub(crate) fn quantize_weights(
     limit: i16,
     ints: &mut [i16; PAGE],
 ) -> Option<f32> {
-    let mut products = [0.0; PAGE];
-    page.read_scales(0, &mut products);
-    for (product, weight) in products.iter_mut().zip(weights) {
-        *product *= weight;
+    quantize_weights_in(page, weights, limit, &mut [0.0; PAGE], ints)
+}
+
+/// Does the same in memory that the caller has set to anything: zeros would cost as much as some
+/// rows.
+#[inline(always)]
+pub(crate) fn quantize_weights_in(
+    page: &Rows,
+    weights: &[f32],
+    limit: i16,
+    products: &mut [f32; PAGE],
+    ints: &mut [i16; PAGE],
+) -> Option<f32> {
+    let products = products.get_mut(..weights.len())?;
+    if let Some(scales) = page.scales {
+        for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
+            *product = scale * weight;
+        }
+    } else {
+        let mut scales = [0.0; PAGE];
+        page.read_scales(0, &mut scales);
+        for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
+            *product = scale * weight;
+        }
     }
-    quantize_products(products.get(..weights.len())?, limit, ints)
+    quantize_products(products, limit, ints)
 }
 
 /// Quantises products: ints = rint(product · limit/max|product|). Returns the value of one integer

@@ -7,7 +7,11 @@ pub(crate) mod unpack;
 pub(crate) mod woven;
 
 pub(crate) use accumulate::accumulate_codes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use accumulate::accumulate_some;
 pub(crate) use score::score_codes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use score::score_some;
 
 use super::scalar;
 use crate::registers::Registers;

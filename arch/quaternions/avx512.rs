@@ -1,5 +1,4 @@
-//! Chunks as products of quaternions with AVX-512. Lanes are chunks in encoding and decoding, and
-//! rows in scores.
+//! The best products of quaternions with AVX-512. Lanes are chunks.
 
 /// Evaluates an expression for each of four registers. Closures of `array::map` are not always
 /// inlined into functions with target features; this closure is.
@@ -10,15 +9,9 @@ macro_rules! each {
     }};
 }
 
-mod pack;
-mod score;
 mod search;
-mod unpack;
 
-pub(crate) use pack::pack_chunks;
-pub(crate) use score::score_quaternions;
 pub(crate) use search::encode_quaternions;
-pub(crate) use unpack::{accumulate_quaternions, decode_quaternions};
 
 use crate::quaternions::layout::QuaternionSet;
 use crate::registers::Elementwise;

@@ -6,6 +6,7 @@
 
 use super::{Integers, Registers};
 use crate::Rows;
+use crate::codes::scalar::{self, PAGE};
 use crate::rows::Block;
 use core::arch::x86_64::*;
 
@@ -78,6 +79,20 @@ pub(crate) fn read_scales(rows: &Rows, first: usize, out: &mut [f32; 16]) {
         let words = unsafe { _mm_loadu_si128(words.as_ptr().cast()) };
         store_ps(out, _mm256_cvtph_ps(words));
     }
+}
+
+/// Quantises weights as `scalar::quantize_weights` does. Not inlined, so that there is one copy for
+/// all kernels.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn quantize_weights(
+    rows: &Rows,
+    weights: &[f32],
+    limit: i16,
+    products: &mut [f32; PAGE],
+    ints: &mut [i16; PAGE],
+) -> Option<f32> {
+    scalar::quantize_weights_in(rows, weights, limit, products, ints)
 }
 
 /// Loads 8 floats.

@@ -259,17 +259,6 @@ pub(crate) fn in_order([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Transposes 4 × 4 lanes of floats.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn floats_in_order(x: [__m512; 4]) -> [__m512; 4] {
-    let [a, b, c, d] = x;
-    let bits = |x| _mm512_castps_si512(x);
-    let floats = |x| _mm512_castsi512_ps(x);
-    let [a, b, c, d] = in_order([bits(a), bits(b), bits(c), bits(d)]);
-    [floats(a), floats(b), floats(c), floats(d)]
-}
-
 /// Transposes 16 × 16 dwords.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -295,21 +284,6 @@ pub(crate) fn transpose(rows: &[__m512i; 16]) -> [__m512i; 16] {
             in_order([lanes[j], lanes[4 + j], lanes[8 + j], lanes[12 + j]]);
     }
     columns
-}
-
-/// Transposes 16 × 16 bytes in each lane of 128 bits: register i is interleaved with register i +
-/// 8, four times over.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn transpose_bytes(mut rows: [__m512i; 16]) -> [__m512i; 16] {
-    for _ in 0..4 {
-        let now = rows;
-        for i in 0..8 {
-            rows[2 * i] = _mm512_unpacklo_epi8(now[i], now[i + 8]);
-            rows[2 * i + 1] = _mm512_unpackhi_epi8(now[i], now[i + 8]);
-        }
-    }
-    rows
 }
 
 /// Indices that separate the components of triplets. Component c of triplet k is element 3k + c of

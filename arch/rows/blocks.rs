@@ -1,6 +1,8 @@
 //! Rows in blocks of sixteen.
 
+use super::each_page_mut;
 use crate::{MAX_DIM, Rows};
+use core::ops::Range;
 
 /// Rows in a block. Their sums, one `i32` each, fill a register.
 pub(crate) const ROWS: usize = 16;
@@ -15,11 +17,6 @@ pub(crate) struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Describes `ROWS` rows of `stride` bytes.
-    pub(crate) fn of(bytes: &'a [u8], stride: usize) -> Self {
-        Self { bytes, stride, scales: None }
-    }
-
     /// Describes one row, repeated for all rows of a block.
     pub(crate) fn one(row: &'a [u8]) -> Self {
         Self { bytes: row, stride: 0, scales: None }
@@ -142,6 +139,15 @@ impl<'a> Window<'a> {
         unsafe { &*self.row(r).cast::<[u8; N]>() }
     }
 
+    /// Returns the windows of rows from `r` on, 64 bytes, if windows follow each other without gaps.
+    #[inline]
+    pub(crate) fn together(&self, r: usize) -> Option<&'a [u8; 64]> {
+        assert!(r * self.length + 64 <= ROWS * self.length);
+        // SAFETY: windows that follow each other are `ROWS` times `length` bytes, and the assertion
+        // checks that these 64 end there.
+        (self.stride == self.length).then(|| unsafe { &*self.row(r).cast::<[u8; 64]>() })
+    }
+
     /// Returns the first eight bytes of a row's window.
     #[inline]
     pub(crate) fn quad(&self, r: usize) -> u64 {
@@ -149,6 +155,21 @@ impl<'a> Window<'a> {
         // SAFETY: the window has eight bytes.
         unsafe { self.row(r).cast::<u64>().read_unaligned() }
     }
+}
+
+/// Returns each page with the scores of some of all queries. Scores are laid out
+/// \[page]\[query]\[row].
+#[inline(always)]
+pub(crate) fn each_part_mut<'r, 'a, 's>(
+    pages: &'r [Rows<'a>],
+    queries: usize,
+    some: Range<usize>,
+    scores: &'s mut [f32],
+) -> impl Iterator<Item = (&'r Rows<'a>, &'s mut [f32])> {
+    each_page_mut(pages, queries, scores).map(move |(rows, scores)| {
+        let count = rows.count();
+        (rows, &mut scores[some.start * count..some.end * count])
+    })
 }
 
 #[cfg(test)]
@@ -181,7 +202,7 @@ mod tests {
             for start in 0..=8 {
                 for length in (0..=64).step_by(step) {
                     let bytes = vec![0; (ROWS - 1) * stride + start + length];
-                    let window = Block::of(&bytes, stride).window(start, start + length);
+                    let window = Block { bytes: &bytes, stride, scales: None }.window(start, start + length);
                     let place = |pointer: *const u8| pointer as usize - bytes.as_ptr() as usize;
                     for r in 0..ROWS {
                         let row = place(window.row(r));
@@ -203,7 +224,9 @@ mod tests {
     fn windows_behind_the_bytes_are_refused() {
         for stride in [0, 1, 2, 5, 70] {
             let bytes = vec![0; (ROWS - 1) * stride + 7];
-            let refuses = |start, end| refused(&|| _ = Block::of(&bytes, stride).window(start, end));
+            let refuses = |start, end| {
+                refused(&|| _ = Block { bytes: &bytes, stride, scales: None }.window(start, end))
+            };
             assert!(!refuses(3, 7) && refuses(3, 8) && refuses(7, 6));
         }
     }
@@ -214,7 +237,7 @@ mod tests {
     fn reads_longer_than_their_window_are_refused() {
         let bytes = [0; 256];
         for (stride, length) in (0..=3).flat_map(|stride| (0..=9).map(move |length| (stride, length))) {
-            let window = Block::of(&bytes, stride).window(64, 64 + length);
+            let window = Block { bytes: &bytes, stride, scales: None }.window(64, 64 + length);
             let case = std::format!("{length} bytes every {stride}");
             assert_eq!(refused(&|| _ = window.word(1)), length < 2, "{case}");
             assert_eq!(refused(&|| _ = window.first::<3>(1)), length < 3, "{case}");

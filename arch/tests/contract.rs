@@ -10,8 +10,8 @@ use octaplex_arch::quaternion::{
     ChunkLayout, INDEX_CELLS, INDEX_PADDING, QuaternionIndex, QuaternionSet, RadiusSteps,
 };
 use octaplex_arch::{
-    Affine, AngleTree, Angles, Backend, BlockBook, Fit, Float, IntQuery, Packing, Rows, Search, SignQuery,
-    SignRows, TrellisCodebook, TripletLayout,
+    Affine, AngleTree, Angles, Backend, BlockBook, Fit, Float, IntQuery, MAX_PAGES, Packing, Rows, Scaled,
+    Search, SignQuery, SignRows, TrellisCodebook, TripletLayout,
 };
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
@@ -152,15 +152,15 @@ const RIGHT: Calls = calls! { b:
     b.unpack(EIGHT, &z(2), &mut z(2));
     b.lookup_packed(EIGHT, &z(2), &z(256), 1.0, &mut z(2));
     b.lookup_packed(THREE, &z(116), &z(3), 1.0, &mut z(576));
-    b.score_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &[int(&z(16)), int(&z(16))], &mut z(4));
-    b.score_codes(TWO, &apart(rows(&z(10), 4, 6, 16), &z(2)), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-    b.score_codes(TWO, &rows(&[0; 1 << 16], 1 << 16, 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(1));
-    b.score_codes(TWO, &rows(&z(146), 146, 146, 576), &z(4), 1.0, &[int(&z(576))], &mut z(1));
-    b.accumulate_codes(TWO, &rows(&z(12), 6, 6, 16), &z(4), 1.0, &z(4), &mut z(32));
+    b.score_codes(TWO, &[rows(&z(12), 6, 6, 16)], &z(4), 1.0, &[int(&z(16)), int(&z(16))], &mut z(4));
+    b.score_codes(TWO, &[apart(rows(&z(10), 4, 6, 16), &z(2))], &z(4), 1.0, &[int(&z(16))], &mut z(2));
+    b.score_codes(TWO, &[rows(&[0; 1 << 16], 1 << 16, 6, 16)], &z(4), 1.0, &[int(&z(16))], &mut z(1));
+    b.score_codes(TWO, &[rows(&z(146), 146, 146, 576)], &z(4), 1.0, &[int(&z(576))], &mut z(1));
+    b.accumulate_codes(TWO, &[rows(&z(12), 6, 6, 16)], &z(4), 1.0, &z(4), &mut z(32));
     b.decode_trellis(&BOOK, &z(6), 1.0, &mut z(16));
     b.decode_trellis(&BOOK, &z(146), 1.0, &mut z(576));
-    b.score_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &[int(&z(16)), int(&z(16))], &mut z(4));
-    b.accumulate_trellis(&BOOK, &rows(&z(12), 6, 6, 16), 1.0, &z(4), &mut z(32));
+    b.score_trellis(&BOOK, &[rows(&z(12), 6, 6, 16)], 1.0, &[int(&z(16)), int(&z(16))], &mut z(4));
+    b.accumulate_trellis(&BOOK, &[rows(&z(12), 6, 6, 16)], 1.0, &z(4), &mut z(32));
     b.viterbi_encode(&BOOK, 16, &z(32), &z(2), &mut z(12), &mut z::<Fit>(2));
     b.quantize_affine(&z(3), 0.0, 1.0, 255, (0, 0), &mut z(3));
     b.decode_affine(&affine(32, 32, 4), &z(18), &mut z(32));
@@ -185,6 +185,8 @@ const RIGHT: Calls = calls! { b:
     b.score_blocks(&BLOCKS, 32, &z(28), &[&z(32), &z(32)], &mut z(4));
     b.score_blocks(&BLOCKS, 576, &z(252), &[&z(576)], &mut z(1));
     b.accumulate_blocks(&BLOCKS, 32, &z(28), &z(4), &mut z(64));
+    b.quantize_scaled(Scaled::Bytes, &z(32), &mut z(34));
+    b.decode_scaled(Scaled::Fives, &z(22), &mut z(32));
     b.quantize_angles(&TREE, &mut z(16), &mut z(12));
     b.quantize_angles(&AngleTree { dim: 576, ..TREE }, &mut z(576), &mut z(432));
     b.decode_angles(&AngleTree { dim: 16, levels: &[Angles { bits: 3, directions: &z(8), tangents: &z(1) }, Angles { bits: 2, directions: &z(4), tangents: &z(3) }] }, &z(12), &mut z(16));
@@ -216,20 +218,22 @@ const WRONG: Calls = calls! { b:
     b.lookup(&z(3), &z(0), 1.0, &mut z(3));
     b.lookup(&z(3), &z(257), 1.0, &mut z(3));
     b.lookup_packed(THREE, &z(116), &z(3), 1.0, &mut z(577));
-    b.score_codes(TWO, &rows(&z(12), 6, 2, 0), &z(4), 1.0, &[], &mut z(0));
-    b.score_codes(TWO, &rows(&z(0), 147, 147, 577), &z(4), 1.0, &[], &mut z(0));
-    b.score_codes(TWO, &rows(&z(10), 5, 6, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-    b.score_codes(TWO, &rows(&z(14), 7, 7, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-    b.score_codes(TWO, &rows(&z(12), 6, 5, 16), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-    b.score_codes(TWO, &rows(&z(0), (1 << 16) + 1, 6, 16), &z(4), 1.0, &[], &mut z(0));
-    b.score_codes(TWO, &apart(rows(&z(9), 3, 6, 16), &z(2)), &z(4), 1.0, &[int(&z(16))], &mut z(2));
-    b.accumulate_codes(TWO, &rows(&z(14), 7, 7, 16), &z(4), 1.0, &z(2), &mut z(16));
+    b.score_codes(TWO, &[rows(&z(12), 6, 2, 0)], &z(4), 1.0, &[], &mut z(0));
+    b.score_codes(TWO, &[rows(&z(0), 147, 147, 577)], &z(4), 1.0, &[], &mut z(0));
+    b.score_codes(TWO, &[rows(&z(10), 5, 6, 16)], &z(4), 1.0, &[int(&z(16))], &mut z(2));
+    b.score_codes(TWO, &[rows(&z(14), 7, 7, 16)], &z(4), 1.0, &[int(&z(16))], &mut z(2));
+    b.score_codes(TWO, &[rows(&z(12), 6, 5, 16)], &z(4), 1.0, &[int(&z(16))], &mut z(2));
+    b.score_codes(TWO, &[rows(&z(0), (1 << 16) + 1, 6, 16)], &z(4), 1.0, &[], &mut z(0));
+    b.score_codes(TWO, &[apart(rows(&z(9), 3, 6, 16), &z(2))], &z(4), 1.0, &[int(&z(16))], &mut z(2));
+    b.accumulate_codes(TWO, &[rows(&z(14), 7, 7, 16)], &z(4), 1.0, &z(2), &mut z(16));
     b.decode_trellis(&BOOK, &z(2), 1.0, &mut z(0));
     b.decode_trellis(&BOOK, &z(8), 1.0, &mut z(24));
     b.decode_trellis(&BOOK, &z(150), 1.0, &mut z(592));
-    b.score_trellis(&BOOK, &rows(&z(14), 7, 7, 16), 1.0, &[int(&z(16))], &mut z(2));
-    b.score_trellis(&BOOK, &rows(&z(8), 8, 8, 24), 1.0, &[int(&z(24))], &mut z(1));
-    b.accumulate_trellis(&BOOK, &rows(&z(14), 7, 7, 16), 1.0, &z(2), &mut z(16));
+    b.score_trellis(&BOOK, &[rows(&z(6), 6, 6, 16), rows(&z(10), 10, 10, 32)], 1.0, &[], &mut z(0));
+    b.score_trellis(&BOOK, &vec![rows(&z(6), 6, 6, 16); MAX_PAGES + 1], 1.0, &[], &mut z(0));
+    b.score_trellis(&BOOK, &[rows(&z(14), 7, 7, 16)], 1.0, &[int(&z(16))], &mut z(2));
+    b.score_trellis(&BOOK, &[rows(&z(8), 8, 8, 24)], 1.0, &[int(&z(24))], &mut z(1));
+    b.accumulate_trellis(&BOOK, &[rows(&z(14), 7, 7, 16)], 1.0, &z(2), &mut z(16));
     b.viterbi_encode(&BOOK, 24, &z(24), &z(1), &mut z(8), &mut z::<Fit>(1));
     b.quantize_affine(&z(3), 0.0, 1.0, 0, (1, 0), &mut z(3));
     b.quantize_affine(&z(3), 0.0, 1.0, 7, (-8, 7), &mut z(3));
@@ -260,6 +264,8 @@ const WRONG: Calls = calls! { b:
     b.score_blocks(&BLOCKS, 48, &z(14), &[&z(48)], &mut z(1));
     b.score_blocks(&BLOCKS, 608, &z(0), &[], &mut z(0));
     b.accumulate_blocks(&BLOCKS, 48, &z(14), &z(1), &mut z(48));
+    b.quantize_scaled(Scaled::Bytes, &z(33), &mut z(34));
+    b.decode_scaled(Scaled::Nibbles, &z(18), &mut z(31));
     b.decode_angles(&THIN, &z(18), &mut z(16));
     b.score_angles(&THIN, &z(36), &[&z(16)], &mut z(2));
     b.accumulate_angles(&THIN, &z(36), &z(2), &mut z(16));

@@ -226,8 +226,8 @@ fn every_width_of_every_packing_is_read_alike() {
             let run = |backend: Backend| {
                 let (mut scores, mut sums, mut read) =
                     (vec![0.0; queries_count * count], vec![0.0; queries_count * dim], vec![0; dim]);
-                backend.score_codes(packing, &rows, &centroids, 0.25, &queries, &mut scores);
-                backend.accumulate_codes(packing, &rows, &centroids, 0.25, &weights, &mut sums);
+                backend.score_codes(packing, &[rows], &centroids, 0.25, &queries, &mut scores);
+                backend.accumulate_codes(packing, &[rows], &centroids, 0.25, &weights, &mut sums);
                 backend.unpack(packing, &planes, &mut read);
                 (bits(&scores), bits(&sums), read)
             };

@@ -26,12 +26,13 @@ pub(crate) use search::viterbi_encode;
 use super::layout::TrellisCodebook;
 use super::scalar;
 use crate::codes::avx2::many::Buffer;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
-use crate::registers::avx2::{load, scales_of_eight, store_first};
-use crate::rows::{Block, Blocks, ROWS};
+use crate::registers::avx2::{Ymm, load, scales_of_eight, store_first};
+use crate::rows::{Block, Blocks, ROWS, each_page_mut_of, each_page_of};
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
+use core::ops::Range;
 use lanes::QUERIES;
 use unpack::{CHUNK, LOAD, Unpack, kind};
 
@@ -77,43 +78,43 @@ const NONE: u8 = 255;
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.prefetch_some(0, PAGE);
-        return scalar::score_trellis(book, rows, scale, queries, scores);
-    }
-    if lanes::score::<L>(book, rows, scale, queries, scores) {
+    let Some(Rows { dim, len, .. }) = pages.first() else { return };
+    if lanes::score::<L>(book, *dim, pages, scale, queries, scores) {
         return;
     }
-    let lookup = &Lookup::new(book, rows.dim);
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    let count = rows.count();
-    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        if queries.len() == 1 {
-            for_kind!(lookup, score<ONE>(&blocks, count, scale, queries, scores));
+    if *len < LOAD {
+        pages.iter().for_each(|rows| rows.prefetch_some(0, PAGE));
+        return scalar::score_trellis(book, pages, scale, queries, scores);
+    }
+    let lookup = &Lookup::new(book, *dim);
+    for first in (0..queries.len()).step_by(QUERIES) {
+        let some = first..queries.len().min(first + QUERIES);
+        if some.len() == 1 {
+            for_kind!(lookup, score<ONE>(pages, scale, queries, some, scores));
         } else {
-            for_kind!(lookup, score<QUERIES>(&blocks, count, scale, queries, scores));
+            for_kind!(lookup, score<QUERIES>(pages, scale, queries, some, scores));
         }
     }
 }
 
-/// Scores rows with up to Q queries. `vpmaddubsw` needs an unsigned operand, so it gets the query's
+/// Scores pages with up to Q of the queries. `vpmaddubsw` needs an unsigned operand, so it gets the query's
 /// magnitudes, and centroids get the signs. Both are at most 127, so sums of two products stay
 /// below 2¹⁵.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score<const KIND: u8, const Q: usize>(
     lookup: &Lookup,
-    blocks: &Blocks,
-    count: usize,
+    pages: &[Rows],
     scale: f32,
-    queries: &[IntQuery],
+    all: &[IntQuery],
+    some: Range<usize>,
     scores: &mut [f32],
 ) {
+    let queries = &all[some.clone()];
     let zero = _mm256_setzero_si256();
     let used = if Q == 1 { 1 } else { queries.len() };
     let mut values = [[[zero; 2]; CHUNKS]; Q];
@@ -128,40 +129,46 @@ fn score<const KIND: u8, const Q: usize>(
         }
     }
     let ones = _mm256_set1_epi16(1);
-    for first in (0..count).step_by(ROWS) {
-        blocks.prefetch_apart(first / ROWS);
-        let block = blocks.get(first / ROWS);
-        let mut totals = [[0i32; ROWS]; Q];
-        for four in 0..ROWS / 4 {
-            let mut sums = [[zero; 4]; Q];
-            for c in 0..lookup.chunks {
-                for r in 0..4 {
-                    let centroids = lookup.centroids::<KIND>(&block, c, 4 * four + r);
-                    for (values, sums) in values[..used].iter().zip(&mut sums) {
-                        let [magnitudes, signed] = values[c];
-                        let products = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(centroids, signed));
-                        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(products, ones));
+    for (rows, scores) in each_page_mut_of(pages, all.len(), some, scores) {
+        let mut padded = None;
+        let (blocks, count) = (Blocks::new(rows, &mut padded), rows.count());
+        for first in (0..count).step_by(ROWS) {
+            blocks.prefetch_apart(first / ROWS);
+            let block = blocks.get(first / ROWS);
+            let mut totals = [[0i32; ROWS]; Q];
+            for four in 0..ROWS / 4 {
+                let mut sums = [[zero; 4]; Q];
+                for c in 0..lookup.chunks {
+                    for r in 0..4 {
+                        let centroids = lookup.centroids::<KIND>(&block, c, 4 * four + r);
+                        for (values, sums) in values[..used].iter().zip(&mut sums) {
+                            let [magnitudes, signed] = values[c];
+                            let products =
+                                _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(centroids, signed));
+                            sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(products, ones));
+                        }
                     }
                 }
+                for ([a, b, c, d], totals) in sums[..used].iter().zip(&mut totals) {
+                    let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(*a, *b), _mm256_hadd_epi32(*c, *d));
+                    let sums =
+                        _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
+                    let totals = &mut totals.as_chunks_mut::<4>().0[four];
+                    // SAFETY: the array has four integers.
+                    unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), sums) };
+                }
             }
-            for ([a, b, c, d], totals) in sums[..used].iter().zip(&mut totals) {
-                let pairs = _mm256_hadd_epi32(_mm256_hadd_epi32(*a, *b), _mm256_hadd_epi32(*c, *d));
-                let sums = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256::<1>(pairs));
-                let totals = &mut totals.as_chunks_mut::<4>().0[four];
-                // SAFETY: the array has four integers.
-                unsafe { _mm_storeu_si128(totals.as_mut_ptr().cast(), sums) };
-            }
-        }
-        let rows = ROWS.min(count - first);
-        for (q, query) in queries.iter().enumerate() {
-            let factor = _mm256_set1_ps(query.scale * scale);
-            let scores = &mut scores[q * count + first..][..rows];
-            for (half, scores) in scores.chunks_mut(8).enumerate() {
-                let totals = &totals[q].as_chunks::<8>().0[half];
-                // SAFETY: the array has eight integers.
-                let sums = unsafe { _mm256_loadu_si256(totals.as_ptr().cast()) };
-                let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factor);
-                store_first(scores, _mm256_mul_ps(scaled, scales_of_eight(&block, 8 * half)));
+            let rows = ROWS.min(count - first);
+            for (q, query) in queries.iter().enumerate() {
+                let factor = _mm256_set1_ps(query.scale * scale);
+                let scores = &mut scores[q * count + first..][..rows];
+                for (half, scores) in scores.chunks_mut(8).enumerate() {
+                    let totals = &totals[q].as_chunks::<8>().0[half];
+                    // SAFETY: the array has eight integers.
+                    let sums = unsafe { _mm256_loadu_si256(totals.as_ptr().cast()) };
+                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factor);
+                    store_first(scores, _mm256_mul_ps(scaled, scales_of_eight(&block, 8 * half)));
+                }
             }
         }
     }
@@ -171,36 +178,83 @@ fn score<const KIND: u8, const Q: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_trellis<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    if rows.bytes.is_empty() || rows.len < LOAD && !lanes::takes(book, rows.dim) {
-        rows.prefetch_some(0, PAGE);
-        return scalar::accumulate_trellis(book, rows, scale, weights, acc);
+    let Some(Rows { dim, len, .. }) = pages.first() else { return };
+    if lanes::accumulate::<L>(book, *dim, pages, scale, weights, acc) {
+        return;
     }
-    let count = rows.count();
-    let taken = lanes::sum_many::<L>(book, rows, scale, weights, acc);
-    let (weights, acc) = (&weights[taken * count..], &mut acc[taken * rows.dim..]);
-    let mut lookup = None;
-    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
-        for (p, rows) in rows.pages(PAGE).enumerate() {
-            let rows = &rows;
-            let (mut ints, mut units) = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
-            let queries = acc.len() / rows.dim;
-            let (ints, units) = (ints.first(queries, [0; PAGE]), units.first(queries, None));
-            for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut *ints).zip(&mut *units) {
-                let weights = &weights[p * PAGE..][..rows.count()];
-                let value = quantize_weights(rows, weights, weight_limit(book.levels()), ints);
-                *unit = value.map(|value| value * scale);
+    if *len < LOAD {
+        pages.iter().for_each(|rows| rows.prefetch_some(0, PAGE));
+        return scalar::accumulate_trellis(book, pages, scale, weights, acc);
+    }
+    let (lookup, queries) = (&Lookup::new(book, *dim), acc.len() / dim);
+    let mut memory = Memory::EMPTY;
+    let mut ints = Ints::new(&mut memory, queries.min(QUERIES));
+    for (i, acc) in acc.chunks_mut(QUERIES * dim).enumerate() {
+        let some = i * QUERIES..queries.min((i + 1) * QUERIES);
+        for (page, weights) in each_page_of(pages, queries, some, weights) {
+            for (p, rows) in page.pages(PAGE).enumerate() {
+                if ints.quantize(book, &rows, scale, weights, (p * PAGE, page.count())) {
+                    for_kind!(lookup, sum_page(&rows, ints.ints, ints.units, acc));
+                }
             }
-            if lanes::sum_page::<L>(book, rows, ints, units, acc) {
-                continue;
-            }
-            let lookup = lookup.get_or_insert_with(|| Lookup::new(book, rows.dim));
-            for_kind!(lookup, sum_page(rows, ints, units, acc));
         }
+    }
+}
+
+/// Memory for [`Ints`].
+struct Memory {
+    ints: Buffer<[i16; PAGE], QUERIES>,
+    units: Buffer<Option<f32>, QUERIES>,
+    products: [f32; PAGE],
+}
+
+impl Memory {
+    const EMPTY: Self = Self { ints: Buffer::EMPTY, units: Buffer::EMPTY, products: [0.0; PAGE] };
+}
+
+/// The integer weights of up to 256 rows, for up to eight queries.
+struct Ints<'a> {
+    /// Behind the last row, up to the end of its block, they are 0.
+    ints: &'a mut [[i16; PAGE]],
+    /// What one integer step of a query is worth. `None` if it adds nothing.
+    units: &'a mut [Option<f32>],
+    products: &'a mut [f32; PAGE],
+}
+
+impl<'a> Ints<'a> {
+    /// Prepares `memory` for this many queries.
+    fn new(memory: &'a mut Memory, queries: usize) -> Self {
+        let Memory { ints, units, products } = memory;
+        Self { ints: ints.first(queries, [0; PAGE]), units: units.first(queries, None), products }
+    }
+
+    /// Quantises the weights of rows that begin at row `first` of a page of `count`. Returns whether
+    /// any query adds something.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn quantize(
+        &mut self,
+        book: &TrellisCodebook,
+        rows: &Rows,
+        scale: f32,
+        weights: &[f32],
+        (first, count): (usize, usize),
+    ) -> bool {
+        let (limit, ours) = (weight_limit(book.levels()), rows.count());
+        let mut any = false;
+        for ((weights, ints), unit) in weights.chunks_exact(count).zip(&mut *self.ints).zip(&mut *self.units)
+        {
+            let value = Ymm::quantize_weights(rows, &weights[first..][..ours], limit, self.products, ints);
+            ints[ours..ours.next_multiple_of(ROWS)].fill(0);
+            *unit = value.map(|value| value * scale);
+            any |= value.is_some();
+        }
+        any
     }
 }
 

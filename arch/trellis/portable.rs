@@ -2,27 +2,43 @@
 
 use crate::codes::portable::{accumulate_rows, score_rows, word};
 use crate::codes::scalar::{unpack, weight_limit};
+use crate::rows::{each_page, each_page_mut};
 use crate::{IntQuery, MAX_DIM, Rows, TrellisCodebook};
 
 /// Implements [`scalar::score_trellis`](super::scalar::score_trellis).
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    for (rows, scores) in each_page_mut(pages, queries.len(), scores) {
+        score_page(book, rows, scale, queries, scores);
+    }
+}
+
+/// Scores a page.
+fn score_page(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
     score_rows(rows, scale, queries, scores, |row, out| read(book, rows.dim, row, 0, out));
 }
 
 /// Implements [`scalar::accumulate_trellis`](super::scalar::accumulate_trellis).
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let queries = pages.first().map_or(0, |rows| acc.len() / rows.dim);
+    for (rows, weights) in each_page(pages, queries, weights) {
+        accumulate_page(book, rows, scale, weights, acc);
+    }
+}
+
+/// Adds a page.
+fn accumulate_page(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32]) {
     accumulate_rows(rows, weight_limit(book.levels()), scale, weights, acc, |row, start, out| {
         read(book, rows.dim, row, start, out);
     });

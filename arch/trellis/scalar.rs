@@ -4,6 +4,7 @@
 use super::layout::{Fit, MAX_STATES, TrellisCodebook};
 use crate::codes::scalar::{PAGE, finish_sums, pack, quantize_weights, unpack, weight_limit};
 use crate::floats::{LANES, halve};
+use crate::rows::{each_page, each_page_mut};
 use crate::{IntQuery, MAX_DIM, Rows};
 
 /// Reads the centroids of a row, one for each coordinate.
@@ -39,11 +40,19 @@ pub(crate) fn decode_trellis(book: &TrellisCodebook, row: &[u8], scale: f32, out
 #[inline(always)]
 pub(crate) fn score_trellis(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    for (rows, scores) in each_page_mut(pages, queries.len(), scores) {
+        score_page(book, rows, scale, queries, scores);
+    }
+}
+
+/// Scores a page.
+#[inline(always)]
+fn score_page(book: &TrellisCodebook, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
     let (count, dim) = (rows.count(), rows.dim);
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];
@@ -65,11 +74,20 @@ pub(crate) fn score_trellis(
 #[inline(always)]
 pub(crate) fn accumulate_trellis(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
+    let queries = pages.first().map_or(0, |rows| acc.len() / rows.dim);
+    for (rows, weights) in each_page(pages, queries, weights) {
+        accumulate_page(book, rows, scale, weights, acc);
+    }
+}
+
+/// Adds a page.
+#[inline(always)]
+fn accumulate_page(book: &TrellisCodebook, rows: &Rows, scale: f32, weights: &[f32], acc: &mut [f32]) {
     let (count, dim) = (rows.count(), rows.dim);
     let mut centroids = [0; MAX_DIM];
     let centroids = &mut centroids[..dim];

@@ -9,9 +9,10 @@ mod rows128;
 use super::layout::{Fit, TrellisCodebook};
 use super::search;
 use super::search::Floats;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights_in, weight_limit};
 use crate::codes::wide::unpack::{Codes, SPARE, Segment, kind};
 use crate::registers::Registers;
+use crate::rows::{each_page_mut_of, each_page_of};
 use crate::{IntQuery, MAX_DIM, Packing, Rows, codes};
 
 /// Registers of the widest row.
@@ -182,72 +183,68 @@ pub(crate) fn decode_trellis<L: Registers>(book: &TrellisCodebook, row: &[u8], s
 #[inline(always)]
 pub(crate) fn score_trellis<L: Registers>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let count = rows.count();
-    if count == 0 {
+    let Some(Rows { dim, .. }) = pages.first() else { return };
+    if rows128::score::<L>(book, *dim, pages, scale, queries, scores) {
         return;
     }
-    if rows128::score::<L>(book, rows, scale, queries, scores) {
-        return;
+    let (lookup, fours) = (Lookup::<L>::new(book, *dim), queries.len() / 4 * 4);
+    for first in (0..fours).step_by(4) {
+        score::<L, 2, 4>(&lookup, pages, scale, (queries, first), scores);
     }
-    let lookup = Lookup::<L>::new(book, rows.dim);
-    let mut spare = [0; SPARE];
-    let segments = lookup.segments(rows, &mut spare);
-    let (fours, ones) = queries.as_chunks::<4>();
-    let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
-    for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-        score::<L, 2, 4>(&lookup, rows, &segments, scale, queries, scores);
-    }
-    for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
-        score::<L, 4, 1>(&lookup, rows, &segments, scale, &[*query], scores);
+    for first in fours..queries.len() {
+        score::<L, 4, 1>(&lookup, pages, scale, (queries, first), scores);
     }
 }
 
-/// Scores rows. Q queries share the lookups, and R rows are taken at a time.
+/// Scores pages with Q of all queries, from `from` on. They share the lookups, and R rows are taken
+/// at a time.
 #[inline(always)]
 fn score<L: Registers, const R: usize, const Q: usize>(
     lookup: &Lookup<L>,
-    rows: &Rows,
-    segments: &[Segment; 2],
+    pages: &[Rows],
     scale: f32,
-    queries: &[IntQuery; Q],
+    (all, from): (&[IntQuery], usize),
     scores: &mut [f32],
 ) {
+    let queries = &all[from..from + Q];
     let mut values = [[L::splat(0); REGISTERS]; Q];
     for (values, query) in values.iter_mut().zip(queries) {
         for (value, words) in values.iter_mut().zip(query.values.as_chunks::<16>().0) {
             *value = L::load(&words.map(|word| word as u8));
         }
     }
-    let count = rows.count();
-    let mut done = 0;
-    for segment in segments {
-        for first in (0..segment.count).step_by(R) {
-            // If fewer than R rows are left, the last one is scored again.
-            let mut some: [&[u8]; R] = [&[]; R];
-            for (i, row) in some.iter_mut().enumerate() {
-                *row = segment.row((first + i).min(segment.count - 1));
-            }
-            let mut sums = [[L::splat(0); Q]; R];
-            for register in 0..lookup.dim / 16 {
-                for (centroids, sums) in lookup.centroids(some, register).into_iter().zip(&mut sums) {
-                    for (sum, values) in sums.iter_mut().zip(&values) {
-                        *sum = L::dot_bytes(*sum, centroids, values[register % REGISTERS]);
+    let mut spare = [0; SPARE];
+    for (rows, scores) in each_page_mut_of(pages, all.len(), from..from + Q, scores) {
+        let (count, mut done) = (rows.count(), 0);
+        for segment in &lookup.segments(rows, &mut spare) {
+            for first in (0..segment.count).step_by(R) {
+                // If fewer than R rows are left, the last one is scored again.
+                let mut some: [&[u8]; R] = [&[]; R];
+                for (i, row) in some.iter_mut().enumerate() {
+                    *row = segment.row((first + i).min(segment.count - 1));
+                }
+                let mut sums = [[L::splat(0); Q]; R];
+                for register in 0..lookup.dim / 16 {
+                    for (centroids, sums) in lookup.centroids(some, register).into_iter().zip(&mut sums) {
+                        for (sum, values) in sums.iter_mut().zip(&values) {
+                            *sum = L::dot_bytes(*sum, centroids, values[register % REGISTERS]);
+                        }
+                    }
+                }
+                for (r, sums) in (done + first..).zip(sums).take(R.min(segment.count - first)) {
+                    let row_scale = rows.scale(r);
+                    for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
+                        scores[q * count + r] = (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
                     }
                 }
             }
-            for (r, sums) in (done + first..).zip(sums).take(R.min(segment.count - first)) {
-                let row_scale = rows.scale(r);
-                for (q, (query, sum)) in queries.iter().zip(sums).enumerate() {
-                    scores[q * count + r] = (L::sum(sum) as f32 * (query.scale * scale)) * row_scale;
-                }
-            }
+            done += segment.count;
         }
-        done += segment.count;
     }
 }
 
@@ -255,81 +252,84 @@ fn score<L: Registers, const R: usize, const Q: usize>(
 #[inline(always)]
 pub(crate) fn accumulate_trellis<L: Registers>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let (count, dim) = (rows.count(), rows.dim);
-    if count == 0 || rows128::accumulate::<L>(book, rows, scale, weights, acc) {
+    let Some(Rows { dim, .. }) = pages.first() else { return };
+    if rows128::accumulate::<L>(book, *dim, pages, scale, weights, acc) {
         return;
     }
-    let lookup = Lookup::<L>::new(book, dim);
-    let mut spare = [0; SPARE];
-    for (p, page) in rows.pages(PAGE).enumerate() {
-        let page = &page;
-        let segments = lookup.segments(page, &mut spare);
-        let ours = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
-        let queries = acc.len() / dim;
-        let fours = queries / 4 * 4;
-        for q in (0..fours).step_by(4) {
-            let four = [q, q + 1, q + 2, q + 3].map(ours);
-            add::<L, 4>(&lookup, page, &segments, scale, four, &mut acc[q * dim..]);
-        }
-        for q in fours..queries {
-            add::<L, 1>(&lookup, page, &segments, scale, [ours(q)], &mut acc[q * dim..]);
+    let (lookup, queries) = (Lookup::<L>::new(book, *dim), acc.len() / dim);
+    let fours = queries / 4 * 4;
+    for q in (0..fours).step_by(4) {
+        add::<L, 4>(&lookup, pages, scale, (weights, queries, q), &mut acc[q * dim..]);
+    }
+    for q in fours..queries {
+        add::<L, 1>(&lookup, pages, scale, (weights, queries, q), &mut acc[q * dim..]);
+    }
+}
+
+/// Adds pages to the sums of Q queries from `first` on, whose weights are among those of `queries`.
+#[inline(always)]
+fn add<L: Registers, const Q: usize>(
+    lookup: &Lookup<L>,
+    pages: &[Rows],
+    scale: f32,
+    (weights, queries, first): (&[f32], usize, usize),
+    acc: &mut [f32],
+) {
+    let (dim, limit, mut spare) = (lookup.dim, weight_limit(lookup.book.levels()), [0; SPARE]);
+    let (mut products, mut ints) = ([0.0; PAGE], [[0; PAGE]; Q]);
+    for (rows, weights) in each_page_of(pages, queries, first..first + Q, weights) {
+        let count = rows.count();
+        for (p, page) in rows.pages(PAGE).enumerate() {
+            let (segments, mut units) = (&lookup.segments(&page, &mut spare), [None; Q]);
+            for ((unit, ints), weights) in units.iter_mut().zip(&mut ints).zip(weights.chunks_exact(count)) {
+                let weights = &weights[p * PAGE..][..page.count()];
+                *unit = quantize_weights_in(&page, weights, limit, &mut products, ints);
+            }
+            for register in 0..dim / 16 {
+                let registers = add_register::<L, Q>(lookup, segments, register, &ints);
+                for ((acc, registers), unit) in acc.chunks_exact_mut(dim).zip(registers).zip(units) {
+                    let Some(unit) = unit else { continue };
+                    let mut sums = [[0; 4]; 4];
+                    for (sums, register) in sums.iter_mut().zip(registers) {
+                        L::store_sums(sums, register);
+                    }
+                    finish_sums(sums.as_flattened(), unit * scale, &mut acc[16 * register..][..16]);
+                }
+            }
         }
     }
 }
 
-/// Adds a page to the sums of Q queries.
+/// Adds sixteen coordinates of all rows.
 #[inline(always)]
-fn add<L: Registers, const Q: usize>(
+fn add_register<L: Registers, const Q: usize>(
     lookup: &Lookup<L>,
-    page: &Rows,
     segments: &[Segment; 2],
-    scale: f32,
-    weights: [&[f32]; Q],
-    acc: &mut [f32],
-) {
-    let dim = lookup.dim;
-    let mut ints = [[0; PAGE]; Q];
-    let mut units = [None; Q];
-    for q in 0..Q {
-        units[q] = quantize_weights(page, weights[q], weight_limit(lookup.book.levels()), &mut ints[q]);
-        if units[q].is_none() {
-            ints[q] = [0; PAGE];
-        }
-    }
-    let mut sums = [[[0; 4]; MAX_DIM / 4]; Q];
-    for register in 0..dim / 16 {
-        let mut registers = [[L::splat(0); 4]; Q];
-        let mut done = 0;
-        for segment in segments {
-            for first in (0..segment.count).step_by(2) {
-                // Behind an odd last row comes a row of weight 0.
-                let odd = first + 1 == segment.count;
-                let rows = [segment.row(first), segment.row(first + usize::from(!odd))];
-                let [[a, b], [c, d]] = lookup.centroids(rows, register).map(|bytes| L::extend(bytes));
-                for (sums, ints) in registers.iter_mut().zip(&ints) {
-                    let low = u32::from(ints[done + first] as u16);
-                    let high = if odd { 0 } else { u32::from(ints[done + first + 1] as u16) };
-                    let weights = L::splat_pair(low | high << 16);
-                    [sums[0], sums[1]] = L::add_weighted([sums[0], sums[1]], a, c, weights);
-                    [sums[2], sums[3]] = L::add_weighted([sums[2], sums[3]], b, d, weights);
-                }
-            }
-            done += segment.count;
-        }
-        for (sums, registers) in sums.iter_mut().zip(registers) {
-            for (sums, register) in sums[4 * register..].iter_mut().zip(registers) {
-                L::store_sums(sums, register);
+    register: usize,
+    ints: &[[i16; PAGE]; Q],
+) -> [[L::V; 4]; Q] {
+    let mut registers = [[L::splat(0); 4]; Q];
+    let mut done = 0;
+    for segment in segments {
+        for first in (0..segment.count).step_by(2) {
+            // Behind an odd last row comes a row of weight 0.
+            let odd = first + 1 == segment.count;
+            let rows = [segment.row(first), segment.row(first + usize::from(!odd))];
+            let [[a, b], [c, d]] = lookup.centroids(rows, register).map(|bytes| L::extend(bytes));
+            for (sums, ints) in registers.iter_mut().zip(ints) {
+                let low = u32::from(ints[done + first] as u16);
+                let high = if odd { 0 } else { u32::from(ints[done + first + 1] as u16) };
+                let weights = L::splat_pair(low | high << 16);
+                [sums[0], sums[1]] = L::add_weighted([sums[0], sums[1]], a, c, weights);
+                [sums[2], sums[3]] = L::add_weighted([sums[2], sums[3]], b, d, weights);
             }
         }
+        done += segment.count;
     }
-    for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
-        if let Some(unit) = unit {
-            finish_sums(&sums.as_flattened()[..dim], unit * scale, acc);
-        }
-    }
+    registers
 }

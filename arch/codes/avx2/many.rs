@@ -29,6 +29,7 @@ use crate::codes::wide;
 use crate::codes::wide::unpack::{Bytes, Codes, Group, SPARE, Words, gather, kind};
 use crate::registers::Integers;
 use crate::registers::avx2::{Ymm, load_ps, store_first, store_ps};
+use crate::rows::{each_page_mut_of, each_page_of};
 use crate::{IntQuery, MAX_DIM, Packing, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -38,7 +39,7 @@ use core::ops::Range;
 const FEW: usize = 4;
 
 /// Queries that share a tile.
-const QUERIES: usize = 64;
+pub(crate) const QUERIES: usize = 64;
 
 /// Rows of a tile of coordinates.
 pub(crate) const ROWS: usize = crate::rows::ROWS;
@@ -72,7 +73,32 @@ impl<T: Copy, const N: usize> Buffer<T, N> {
 /// then the upper ones.
 pub(crate) type Eight = [[__m256i; 2]; 4];
 
-/// Scores as many queries as [`taken`] returned.
+/// Up to [`QUERIES`] queries, prepared for all pages of a call.
+pub(crate) struct Queries<'a> {
+    queries: &'a [IntQuery<'a>],
+    /// Their values as fours of bytes, if tiles have fours.
+    quads: &'a [[i8; 4]],
+}
+
+/// Memory for [`Queries`].
+pub(crate) type Quads = Buffer<[i8; 4], { QUERIES * MAX_DIM / 4 }>;
+
+impl<'a> Queries<'a> {
+    /// Prepares queries, with `quads` for tiles of fours.
+    #[inline(never)]
+    pub(crate) fn new(queries: &'a [IntQuery<'a>], quads: bool, memory: &'a mut Quads) -> Self {
+        let dim = queries.first().map_or(0, |query| query.values.len());
+        let memory = memory.first(if quads { queries.len() * dim / 4 } else { 0 }, [0; 4]);
+        for (query, quads) in queries.iter().zip(memory.chunks_exact_mut((dim / 4).max(1))) {
+            for (quad, words) in quads.iter_mut().zip(query.values.as_chunks().0) {
+                *quad = words.map(|word| word as i8);
+            }
+        }
+        Self { queries, quads: memory }
+    }
+}
+
+/// Scores a page with as many queries as [`taken`] returned.
 ///
 /// `coordinates` fills the tile for [`ROWS`] rows from one on, as [`turn_coordinates`] does, for
 /// all registers of sixteen. With `QUADS` it does so as [`turn_quads`] does, with the bias of `L`.
@@ -82,42 +108,32 @@ pub(crate) type Eight = [[__m256i; 2]; 4];
 pub(crate) fn score<L: Integers<V = __m256i>, const QUADS: bool>(
     rows: &Rows,
     scale: f32,
-    queries: &[IntQuery],
+    Queries { queries, quads }: &Queries,
     scores: &mut [f32],
     coordinates: &mut dyn FnMut(usize, &mut Tile),
 ) {
     let (count, each, mut buffer) = (rows.count(), rows.dim / 4, Buffer::<_, { MAX_DIM / 2 }>::EMPTY);
     let tile = buffer.first(if QUADS { each } else { 2 * each }, [_mm256_setzero_si256(); 2]);
-    let mut buffer = Buffer::<[i8; 4], { QUERIES * MAX_DIM / 4 }>::EMPTY;
-    let quads = buffer.first(if QUADS { QUERIES.min(queries.len()) * each } else { 0 }, [0; 4]);
-    let together = if QUADS { QUERIES } else { queries.len() };
-    for (queries, scores) in queries.chunks(together).zip(scores.chunks_mut(together * count)) {
-        for (query, quads) in queries.iter().zip(quads.chunks_exact_mut(each)) {
-            for (quad, words) in quads.iter_mut().zip(query.values.as_chunks().0) {
-                *quad = words.map(|word| word as i8);
-            }
-        }
-        for first in (0..count).step_by(ROWS) {
-            rows.prefetch_some(first, ROWS);
-            coordinates(first, tile);
-            let mut scales = [0.0; ROWS];
-            rows.read_scales(first, &mut scales);
-            let scores_of = scores.chunks_exact_mut(FEW * count);
-            for (i, (queries, scores)) in queries.as_chunks::<FEW>().0.iter().zip(scores_of).enumerate() {
-                let mut values: [&[i16]; FEW] = [&[]; FEW];
-                values.iter_mut().zip(queries).for_each(|(values, query)| *values = query.values);
-                let sums = if QUADS {
-                    quad_product::<L>(tile, &quads[FEW * i * each..][..FEW * each])
-                } else {
-                    product::<L>(tile, &values)
-                };
-                for ((query, sums), scores) in queries.iter().zip(sums).zip(scores.chunks_exact_mut(count)) {
-                    let factor = _mm256_set1_ps(query.scale * scale);
-                    let ours = scores[first..].chunks_mut(8);
-                    for ((sums, scales), scores) in sums.into_iter().zip(scales.as_chunks().0).zip(ours) {
-                        let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factor);
-                        store_first(scores, _mm256_mul_ps(scaled, load_ps(scales)));
-                    }
+    for first in (0..count).step_by(ROWS) {
+        rows.prefetch_some(first, ROWS);
+        coordinates(first, tile);
+        let mut scales = [0.0; ROWS];
+        rows.read_scales(first, &mut scales);
+        let scores_of = scores.chunks_exact_mut(FEW * count);
+        for (i, (queries, scores)) in queries.as_chunks::<FEW>().0.iter().zip(scores_of).enumerate() {
+            let mut values: [&[i16]; FEW] = [&[]; FEW];
+            values.iter_mut().zip(queries).for_each(|(values, query)| *values = query.values);
+            let sums = if QUADS {
+                quad_product::<L>(tile, &quads[FEW * i * each..][..FEW * each])
+            } else {
+                product::<L>(tile, &values)
+            };
+            for ((query, sums), scores) in queries.iter().zip(sums).zip(scores.chunks_exact_mut(count)) {
+                let factor = _mm256_set1_ps(query.scale * scale);
+                let ours = scores[first..].chunks_mut(8);
+                for ((sums, scales), scores) in sums.into_iter().zip(scales.as_chunks().0).zip(ours) {
+                    let scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(sums), factor);
+                    store_first(scores, _mm256_mul_ps(scaled, load_ps(scales)));
                 }
             }
         }
@@ -296,77 +312,81 @@ pub(crate) fn turn_pairs(rows: Eight, tile: &mut Tile) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score_codes<L: Integers<V = __m256i>>(
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
+    let Some(dim) = pages.first().map(|rows| rows.dim) else { return };
     // `wide.rs` looks half bytes up as they come, two codes or more at a time, so it wins up to
     // more queries.
     let halves = packing.radix() == 1 && matches!(packing.raw_bits(), 1 | 2 | 4);
-    let taken = taken_codes(rows, queries.len(), if halves { 16 } else { 8 });
-    let (many, rest) = queries.split_at(taken);
-    let (many_scores, rest_scores) = scores.split_at_mut(taken * rows.count());
-    if !rest.is_empty() {
-        wide::score_codes::<L>(book, rows, rest, rest_scores);
-    }
-    if many.is_empty() || rows.bytes.is_empty() {
+    let many = taken_codes(dim, queries.len(), if halves { 16 } else { 8 });
+    wide::score_some::<L>(book, pages, (queries, many..queries.len()), scores);
+    if many == 0 {
         return;
     }
     let quads = L::BIAS > 0 && centroids.len() <= 16;
-    let bias = if quads { L::BIAS } else { 0 };
-    let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids, bias), [0; SPARE]);
-    let segments = look_up.codes.with_margin(rows, &mut spare);
-    if quads {
-        return score::<L, true>(rows, scale, many, many_scores, &mut |first, tile| {
-            let groups = [gather(&segments, first), gather(&segments, first + 8)];
-            for register in 0..look_up.codes.registers() {
-                let [low, high] = &groups;
-                let bytes = [look_up.bytes_of_eight(low, register), look_up.bytes_of_eight(high, register)];
-                turn_quads(bytes, &mut tile[4 * register..]);
+    let look_up = LookUp::new(packing, dim, centroids, if quads { L::BIAS } else { 0 });
+    let (mut memory, mut spare) = (Buffer::EMPTY, [0; SPARE]);
+    for first in (0..many).step_by(QUERIES) {
+        let some = first..many.min(first + QUERIES);
+        let ours = Queries::new(&queries[some.clone()], quads, &mut memory);
+        for (rows, scores) in each_page_mut_of(pages, queries.len(), some, scores) {
+            let segments = look_up.codes.with_margin(rows, &mut spare);
+            if quads {
+                score::<L, true>(rows, scale, &ours, scores, &mut |first, tile| {
+                    let [low, high] = [gather(&segments, first), gather(&segments, first + 8)];
+                    for register in 0..look_up.codes.registers() {
+                        let bytes =
+                            [look_up.bytes_of_eight(&low, register), look_up.bytes_of_eight(&high, register)];
+                        turn_quads(bytes, &mut tile[4 * register..]);
+                    }
+                });
+                continue;
             }
-        });
-    }
-    score::<L, false>(rows, scale, many, many_scores, &mut |first, tile| {
-        let groups = [gather(&segments, first), gather(&segments, first + 8)];
-        for register in 0..look_up.codes.registers() {
-            let [low, high] = &groups;
-            let eights = [look_up.eight_rows(low, register), look_up.eight_rows(high, register)];
-            turn_coordinates(eights, &mut tile[8 * register..]);
+            score::<L, false>(rows, scale, &ours, scores, &mut |first, tile| {
+                let [low, high] = [gather(&segments, first), gather(&segments, first + 8)];
+                for register in 0..look_up.codes.registers() {
+                    let eights = [look_up.eight_rows(&low, register), look_up.eight_rows(&high, register)];
+                    turn_coordinates(eights, &mut tile[8 * register..]);
+                }
+            });
         }
-    });
+    }
 }
 
 /// Implements `scalar::accumulate_codes`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn accumulate_codes<L: Integers<V = __m256i>>(
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     weights: &[f32],
     acc: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
-    let taken = taken_codes(rows, acc.len() / rows.dim, 8);
-    let (weights, rest_weights) = weights.split_at(taken * rows.count());
-    let (acc, rest) = acc.split_at_mut(taken * rows.dim);
-    if !rest.is_empty() {
-        wide::accumulate_codes::<L>(book, rows, rest_weights, rest);
-    }
-    if acc.is_empty() || rows.bytes.is_empty() {
+    let Some(dim) = pages.first().map(|rows| rows.dim) else { return };
+    let queries = acc.len() / dim;
+    let many = taken_codes(dim, queries, 8);
+    let (acc, rest) = acc.split_at_mut(many * dim);
+    wide::accumulate_some::<L>(book, pages, weights, (queries, many), rest);
+    if many == 0 {
         return;
     }
-    let (look_up, mut spare) = (LookUp::new(packing, rows.dim, centroids, 0), [0; SPARE]);
-    let segments = look_up.codes.with_margin(rows, &mut spare);
-    accumulate::<L>(rows, centroids.len(), scale, weights, acc, &mut |page, register, tile| {
-        for (first, tile) in page.step_by(8).zip(tile.chunks_exact_mut(4)) {
-            turn_pairs(look_up.eight_rows(&gather(&segments, first), register), tile);
-        }
-    });
+    let (look_up, mut spare) = (LookUp::new(packing, dim, centroids, 0), [0; SPARE]);
+    for (rows, weights) in each_page_of(pages, queries, 0..many, weights) {
+        let segments = look_up.codes.with_margin(rows, &mut spare);
+        accumulate::<L>(rows, centroids.len(), scale, weights, acc, &mut |page, register, tile| {
+            for (first, tile) in page.step_by(8).zip(tile.chunks_exact_mut(4)) {
+                turn_pairs(look_up.eight_rows(&gather(&segments, first), register), tile);
+            }
+        });
+    }
 }
 
 /// Returns how many queries are [`taken`]. None if rows end within a register.
-fn taken_codes(rows: &Rows, queries: usize, at_least: usize) -> usize {
-    if rows.dim.is_multiple_of(16) { taken(queries, at_least) } else { 0 }
+fn taken_codes(dim: usize, queries: usize, at_least: usize) -> usize {
+    if dim.is_multiple_of(16) { taken(queries, at_least) } else { 0 }
 }
 
 /// Looks up rows of codes as words, or as bytes that a bias makes unsigned.

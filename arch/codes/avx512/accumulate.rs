@@ -15,9 +15,10 @@
 //! a block's attention on Sapphire Rapids, and nothing with two queries.
 
 use super::codebook::{Bytes, kind, step};
-use super::sums::QUERIES;
+use super::sums::{PASS, QUERIES};
 use super::unpack::CHUNK;
 use crate::Rows;
+use crate::codes::avx2::many::Buffer;
 use crate::codes::layout::Codebook;
 use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
@@ -25,7 +26,7 @@ use crate::registers::amx::{Configured, Tiles};
 use crate::registers::avx512::{
     in_order, load_ps, load_some, load_tail, rint, scales, store_codes, store_ps, store_tail,
 };
-use crate::rows::{Blocks, ROWS};
+use crate::rows::{Blocks, ROWS, each_page};
 use core::arch::x86_64::*;
 use core::array;
 use core::mem::MaybeUninit;
@@ -36,25 +37,20 @@ use core::ops::Range;
 pub(crate) fn accumulate_codes(
     tiles: Option<Tiles>,
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     weights: &[f32],
     acc: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
-    let count = rows.count();
-    if count == 0 {
-        return;
-    }
-    let bytes = Bytes::new(packing, rows.dim, centroids, 0);
-    for (weights, acc) in weights.chunks(QUERIES * count).zip(acc.chunks_mut(QUERIES * rows.dim)) {
-        match bytes.kind() {
-            kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(tiles, &bytes, rows, scale, weights, acc),
-            kind::PAIRS => accumulate_bytes::<{ kind::PAIRS }>(tiles, &bytes, rows, scale, weights, acc),
-            kind::RAW => accumulate_bytes::<{ kind::RAW }>(tiles, &bytes, rows, scale, weights, acc),
-            kind::BYTES => accumulate_bytes::<{ kind::BYTES }>(tiles, &bytes, rows, scale, weights, acc),
-            kind::TERNARY => accumulate_bytes::<{ kind::TERNARY }>(tiles, &bytes, rows, scale, weights, acc),
-            _ => accumulate_bytes::<{ kind::SEVENS }>(tiles, &bytes, rows, scale, weights, acc),
-        }
+    let Some(&Rows { dim, .. }) = pages.first() else { return };
+    let bytes = Bytes::new(packing, dim, centroids, 0);
+    match bytes.kind() {
+        kind::NIBBLES => accumulate_bytes::<{ kind::NIBBLES }>(tiles, &bytes, pages, scale, weights, acc),
+        kind::PAIRS => accumulate_bytes::<{ kind::PAIRS }>(tiles, &bytes, pages, scale, weights, acc),
+        kind::RAW => accumulate_bytes::<{ kind::RAW }>(tiles, &bytes, pages, scale, weights, acc),
+        kind::BYTES => accumulate_bytes::<{ kind::BYTES }>(tiles, &bytes, pages, scale, weights, acc),
+        kind::TERNARY => accumulate_bytes::<{ kind::TERNARY }>(tiles, &bytes, pages, scale, weights, acc),
+        _ => accumulate_bytes::<{ kind::SEVENS }>(tiles, &bytes, pages, scale, weights, acc),
     }
 }
 
@@ -76,7 +72,7 @@ pub(crate) struct ByteWeights {
 impl ByteWeights {
     /// Returns empty weights. Their bytes are not even set to zero.
     #[inline]
-    fn none(memory: &mut MaybeUninit<Self>) -> &mut Self {
+    pub(crate) fn none(memory: &mut MaybeUninit<Self>) -> &mut Self {
         let memory = memory.as_mut_ptr();
         // SAFETY: the memory holds all fields. These three are set here, and the others may stay
         // uninitialised.
@@ -112,7 +108,7 @@ impl ByteWeights {
     /// Quantises weights, and splits them into bytes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn set(&mut self, weights: &[f32], scales: &[__m512; PAGE / 16]) {
+    pub(crate) fn set(&mut self, weights: &[f32], scales: &[__m512]) {
         let ints = IntWeights::new(weights, scales, weight_limit(16));
         self.unit = ints.unit;
         self.offset = if ints.negative { 0x8000 } else { 0 };
@@ -133,7 +129,7 @@ impl ByteWeights {
 /// Quantises weights as `scalar::quantize_weights` does, 16 at a time.
 pub(crate) struct IntWeights<'a> {
     weights: &'a [f32],
-    scales: &'a [__m512; PAGE / 16],
+    scales: &'a [__m512],
     factor: __m512,
     /// The value of one integer step, 0 if the run adds nothing.
     pub(crate) unit: f32,
@@ -145,7 +141,7 @@ impl<'a> IntWeights<'a> {
     /// Finds the largest product of weight and row scale.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn new(weights: &'a [f32], scales: &'a [__m512; PAGE / 16], limit: i16) -> Self {
+    pub(crate) fn new(weights: &'a [f32], scales: &'a [__m512], limit: i16) -> Self {
         let factor = _mm512_setzero_ps();
         let mut ints = Self { weights, scales, factor, unit: 0.0, negative: false };
         let (mut max, mut any) = (factor, factor);
@@ -185,11 +181,14 @@ impl<'a> IntWeights<'a> {
     }
 }
 
-/// Returns the scales of a run of rows.
+/// Memory for the scales of a run.
+pub(crate) type RunScales = Buffer<__m512, { PAGE / 16 }>;
+
+/// Returns the scales of a run of rows, given as blocks.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 16] {
-    let mut all = [_mm512_setzero_ps(); PAGE / 16];
+pub(crate) fn run_scales<'a>(blocks: &Blocks, run: Range<usize>, memory: &'a mut RunScales) -> &'a [__m512] {
+    let all = memory.first(run.len(), _mm512_setzero_ps());
     for (sixteen, block) in all.iter_mut().zip(run) {
         *sixteen = scales(&blocks.get(block));
     }
@@ -200,55 +199,62 @@ pub(crate) fn run_scales(blocks: &Blocks, run: Range<usize>) -> [__m512; PAGE / 
 /// more in order of coordinates.
 pub(crate) type Sums = [__m512i; 4];
 
-/// Adds weighted rows, run by run. A single query without negative weights has its own loop.
+/// Adds weighted pages, run by run. A single query without negative weights has its own loop.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_bytes<const KIND: u8>(
     tiles: Option<Tiles>,
     bytes: &Bytes,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) {
-    let count = rows.count();
-    let queries = weights.len() / count;
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    for run in (0..count).step_by(PAGE) {
-        let run = run..count.min(run + PAGE);
-        let scales = run_scales(&blocks, run.start / ROWS..run.end.div_ceil(ROWS));
-        if queries == 1 {
-            let mut ints = MaybeUninit::uninit();
-            let ints = ByteWeights::none(&mut ints);
-            ints.set(&weights[run.clone()], &scales);
-            if ints.offset == 0 {
-                accumulate_one::<KIND>(bytes, &blocks, run, ints, scale, acc);
-                continue;
+    let dim = pages.first().map_or(1, |rows| rows.dim);
+    let queries = acc.len() / dim;
+    let configured = configure(tiles, queries);
+    for (rows, weights) in each_page(pages, queries, weights) {
+        let (count, mut padded) = (rows.count(), None);
+        let blocks = Blocks::new(rows, &mut padded);
+        for run in (0..count).step_by(PAGE) {
+            let run = run..count.min(run + PAGE);
+            let mut scales = RunScales::EMPTY;
+            let scales = run_scales(&blocks, run.start / ROWS..run.end.div_ceil(ROWS), &mut scales);
+            if queries == 1 {
+                let mut ints = MaybeUninit::uninit();
+                let ints = ByteWeights::none(&mut ints);
+                ints.set(&weights[run.clone()], scales);
+                if ints.offset == 0 {
+                    accumulate_one::<KIND>(bytes, &blocks, run, ints, scale, acc);
+                    continue;
+                }
+            }
+            for (weights, acc) in weights.chunks(PASS * count).zip(acc.chunks_mut(PASS * dim)) {
+                let weights = (weights, count, scales);
+                accumulate_many::<KIND>(&configured, bytes, &blocks, run.clone(), weights, scale, acc);
             }
         }
-        accumulate_many::<KIND>(tiles, bytes, &blocks, run, (weights, count, &scales), scale, acc);
     }
 }
 
-/// Adds a run for up to [`QUERIES`] queries. `weights` are those of all `count` rows.
+/// Adds a run for up to [`PASS`] queries. `weights` are those of all `count` rows.
 ///
 /// Each chunk of coordinates is decoded once, and then multiplied with the weights of all queries.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn accumulate_many<const KIND: u8>(
-    tiles: Option<Tiles>,
+    configured: &Option<Configured>,
     bytes: &Bytes,
     blocks: &Blocks,
     run: Range<usize>,
-    (weights, count, scales): (&[f32], usize, &[__m512; PAGE / 16]),
+    (weights, count, scales): (&[f32], usize, &[__m512]),
     scale: f32,
     acc: &mut [f32],
 ) {
-    let mut ints = [const { MaybeUninit::uninit() }; QUERIES];
+    let mut ints = [const { MaybeUninit::uninit() }; PASS];
     let ints =
         byte_weights(weights.chunks_exact(count).map(|weights| &weights[run.clone()]), scales, &mut ints);
     let width = acc.len() / ints.len();
-    let (configured, mut decoded) = (configure(tiles, ints), [const { Tile::new() }; 2]);
+    let mut decoded = [const { Tile::new() }; 2];
     for c in (0..bytes.chunks()).step_by(step(KIND)) {
         for tile in &mut decoded {
             tile.clear();
@@ -267,15 +273,15 @@ fn accumulate_many<const KIND: u8>(
         }
         // The last chunk of a pair may lie behind the end.
         for (first, tile) in (c * CHUNK..width).step_by(CHUNK).zip(&mut decoded).take(step(KIND)) {
-            tile.add(&configured, ints, scale, first, acc, width);
+            tile.add(configured, ints, scale, first, acc, width);
         }
     }
 }
 
-/// Configures AMX tiles if there are any and the block of queries is full.
+/// Configures AMX tiles if there are any and the queries fill a block.
 #[inline]
-pub(crate) fn configure(tiles: Option<Tiles>, ints: &[ByteWeights]) -> Option<Configured> {
-    tiles.filter(|_| ints.len() == QUERIES).map(Tiles::configure)
+pub(crate) fn configure(tiles: Option<Tiles>, queries: usize) -> Option<Configured> {
+    tiles.filter(|_| queries >= QUERIES).map(Tiles::configure)
 }
 
 /// Quantises the weights of a run, query after query.
@@ -283,8 +289,8 @@ pub(crate) fn configure(tiles: Option<Tiles>, ints: &[ByteWeights]) -> Option<Co
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn byte_weights<'a, 'w>(
     weights: impl Iterator<Item = &'w [f32]>,
-    scales: &[__m512; PAGE / 16],
-    memory: &'a mut [MaybeUninit<ByteWeights>; QUERIES],
+    scales: &[__m512],
+    memory: &'a mut [MaybeUninit<ByteWeights>; PASS],
 ) -> &'a [ByteWeights] {
     let mut used = 0;
     for (weights, ints) in weights.zip(&mut *memory) {
@@ -390,9 +396,10 @@ impl Tile {
         acc: &mut [f32],
         width: usize,
     ) {
-        if let (Some(configured), Some(ints)) = (configured, ints.as_array()) {
-            return self.add_tiles(configured, ints, scale, first, acc, width);
-        }
+        // Blocks of queries go to the tiles, the others come first: tiles append rows.
+        let tiled = if configured.is_some() { ints.len() / QUERIES * QUERIES } else { 0 };
+        let (blocks, ints) = ints.split_at(tiled);
+        let (block_acc, acc) = acc.split_at_mut(tiled * width);
         let plain = self.plain(ints);
         let end = |acc: &mut [f32], ints: &ByteWeights, sums: Sums| {
             if ints.unit != 0.0 {
@@ -410,6 +417,12 @@ impl Tile {
         if let [ints] = last {
             let [sums] = self.products(&plain, array::from_ref(ints));
             end(last_acc, ints, sums);
+        }
+        if let Some(configured) = configured {
+            let blocks = blocks.as_chunks::<QUERIES>().0.iter();
+            for (ints, acc) in blocks.zip(block_acc.chunks_exact_mut(QUERIES * width)) {
+                self.add_tiles(configured, ints, scale, first, acc, width);
+            }
         }
     }
 
@@ -503,12 +516,18 @@ pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
 /// Adds sum·factor to up to 64 coordinates in order. Without branches if there are 64.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
+pub(crate) fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
     match acc.first_chunk_mut::<CHUNK>() {
         Some(acc) => {
-            sums.into_iter().zip(acc.chunks_exact_mut(16)).for_each(|(sum, acc)| add(acc, sum, factor))
+            for (sum, acc) in sums.into_iter().zip(acc.as_chunks_mut::<16>().0) {
+                add(acc, sum, factor);
+            }
         }
-        None => sums.into_iter().zip(acc.chunks_mut(16)).for_each(|(sum, acc)| add(acc, sum, factor)),
+        None => {
+            for (sum, acc) in sums.into_iter().zip(acc.chunks_mut(16)) {
+                add(acc, sum, factor);
+            }
+        }
     }
 }
 

@@ -16,22 +16,28 @@ use crate::codes::layout::Codebook;
 use crate::registers::avx512::{
     IDENTITY, add_four, load, load_array, load_words, narrow, places, scales, store_first, table,
 };
-use crate::rows::{Blocks, ROWS, Window};
+use crate::rows::{Blocks, ROWS, Window, each_page_mut};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 
 /// Scores one query if there is a loop for this shape. Returns `false` if not.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn score(book: &Codebook, rows: &Rows, query: &IntQuery, scores: &mut [f32]) -> bool {
+pub(crate) fn score(
+    book: &Codebook,
+    dim: usize,
+    pages: &[Rows],
+    query: &IntQuery,
+    scores: &mut [f32],
+) -> bool {
     let Codebook { packing, centroids, scale } = *book;
-    match (packing.levels(), rows.dim) {
-        (16, 64) => score_units::<4, 2, 1>(rows, centroids, scale, query, scores),
-        (16, 128) => score_units::<4, 2, 2>(rows, centroids, scale, query, scores),
-        (16, 256) => score_units::<4, 2, 4>(rows, centroids, scale, query, scores),
-        (8, 128) => score_units::<3, 4, 1>(rows, centroids, scale, query, scores),
-        (8, 256) => score_units::<3, 4, 2>(rows, centroids, scale, query, scores),
-        (4, 128) => score_units::<2, 4, 1>(rows, centroids, scale, query, scores),
-        (4, 256) => score_units::<2, 4, 2>(rows, centroids, scale, query, scores),
+    match (packing.levels(), dim) {
+        (16, 64) => score_units::<4, 2, 1>(pages, centroids, scale, query, scores),
+        (16, 128) => score_units::<4, 2, 2>(pages, centroids, scale, query, scores),
+        (16, 256) => score_units::<4, 2, 4>(pages, centroids, scale, query, scores),
+        (8, 128) => score_units::<3, 4, 1>(pages, centroids, scale, query, scores),
+        (8, 256) => score_units::<3, 4, 2>(pages, centroids, scale, query, scores),
+        (4, 128) => score_units::<2, 4, 1>(pages, centroids, scale, query, scores),
+        (4, 256) => score_units::<2, 4, 2>(pages, centroids, scale, query, scores),
         _ => return false,
     }
     true
@@ -46,7 +52,7 @@ static PAIRS: [u8; 64] = places!(i => 6 * (i % 8));
 /// rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
-    rows: &Rows,
+    pages: &[Rows],
     centroids: &[i16],
     scale: f32,
     query: &IntQuery,
@@ -65,40 +71,47 @@ fn score_units<const BITS: usize, const LOOK_UPS: usize, const UNITS: usize>(
     let tables = [table(0), table(2), table(3), table(4)];
     let (sixes, pairs) = (load(&SIXES), load(&PAIRS));
     let query = Query::<LOOK_UPS, UNITS>::new(query, scale, 32 * LOOK_UPS, const { &coordinates(BITS) });
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        blocks.prefetch(i);
-        let block = blocks.get(i);
-        let mut sums = [[_mm512_setzero_si512(); 4]; 2];
-        for (half, sums) in sums.iter_mut().enumerate() {
-            for (unit, values) in query.values.iter().enumerate() {
-                let start = 2 + 4 * LOOK_UPS * BITS * unit;
-                let end = start + 4 * LOOK_UPS * BITS;
-                let windows = [block.window(start, end), block.window(end - 32, end)];
-                for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
-                    let fields = halves::<32>(&windows[0], r);
-                    let found = match BITS {
-                        2 => [(fields, 0), (fields, 1), (fields, 3), (_mm512_srli_epi16::<2>(fields), 3)],
-                        3 => {
-                            let upper = halves::<32>(&windows[1], r);
-                            let of = |bytes, places| {
-                                _mm512_multishift_epi64_epi8(pairs, _mm512_permutexvar_epi8(places, bytes))
-                            };
-                            let (a, b) =
-                                (of(fields, sixes), of(upper, _mm512_add_epi8(sixes, _mm512_set1_epi8(8))));
-                            [(a, 0), (a, 2), (b, 0), (b, 2)]
+    for (rows, scores) in each_page_mut(pages, 1, scores) {
+        let mut padded = None;
+        let blocks = Blocks::new(rows, &mut padded);
+        for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+            blocks.prefetch(i);
+            let block = blocks.get(i);
+            let mut sums = [[_mm512_setzero_si512(); 4]; 2];
+            for (half, sums) in sums.iter_mut().enumerate() {
+                for (unit, values) in query.values.iter().enumerate() {
+                    let start = 2 + 4 * LOOK_UPS * BITS * unit;
+                    let end = start + 4 * LOOK_UPS * BITS;
+                    let windows = [block.window(start, end), block.window(end - 32, end)];
+                    for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
+                        let fields = halves::<32>(&windows[0], r);
+                        let found = match BITS {
+                            2 => [(fields, 0), (fields, 1), (fields, 3), (_mm512_srli_epi16::<2>(fields), 3)],
+                            3 => {
+                                let upper = halves::<32>(&windows[1], r);
+                                let of = |bytes, places| {
+                                    _mm512_multishift_epi64_epi8(
+                                        pairs,
+                                        _mm512_permutexvar_epi8(places, bytes),
+                                    )
+                                };
+                                let (a, b) = (
+                                    of(fields, sixes),
+                                    of(upper, _mm512_add_epi8(sixes, _mm512_set1_epi8(8))),
+                                );
+                                [(a, 0), (a, 2), (b, 0), (b, 2)]
+                            }
+                            _ => [(fields, 0), (_mm512_srli_epi16::<4>(fields), 0), (fields, 0), (fields, 0)],
+                        };
+                        for (values, (index, table)) in values.iter().zip(found) {
+                            let centroids = _mm512_permutexvar_epi8(index, tables[table]);
+                            *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
                         }
-                        _ => [(fields, 0), (_mm512_srli_epi16::<4>(fields), 0), (fields, 0), (fields, 0)],
-                    };
-                    for (values, (index, table)) in values.iter().zip(found) {
-                        let centroids = _mm512_permutexvar_epi8(index, tables[table]);
-                        *sum = _mm512_dpbusd_epi32(*sum, centroids, *values);
                     }
                 }
             }
+            store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
         }
-        store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
     }
 }
 
@@ -120,7 +133,7 @@ pub(crate) struct Query<const L: usize, const N: usize> {
 }
 
 impl<const L: usize, const N: usize> Query<L, N> {
-    /// Orders a query for units of 64 or 128 coordinates. `coordinates` gives the coordinate of
+    /// Orders a query for units of up to 128 coordinates. `coordinates` gives the coordinate of
     /// each position; 128 and more mark unused ones.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -128,8 +141,9 @@ impl<const L: usize, const N: usize> Query<L, N> {
         let mut values = [[_mm512_setzero_si512(); L]; N];
         let mut sum = _mm512_setzero_si512();
         for (values, ints) in values.iter_mut().zip(query.values.chunks_exact(unit)) {
-            let half = |i: usize| narrow(load_words(&ints[i..i + 32]), load_words(&ints[i + 32..i + 64]));
-            let (low, high) = (half(0), if unit > 64 { half(64) } else { _mm512_setzero_si512() });
+            let words = |i: usize| load_words(ints.get(i..unit.min(i + 32)).unwrap_or_default());
+            let half = |i: usize| narrow(words(i), words(i + 32));
+            let (low, high) = (half(0), half(64));
             for half in [low, high] {
                 sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), half);
             }

@@ -2,13 +2,13 @@
 
 use super::codebook::{Bytes, kind, step};
 use super::pairs;
-use super::sums::{Columns, QUERIES, finish};
+use super::sums::{Columns, PASS, QUERIES, finish};
 use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::codes::layout::Codebook;
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{add_four, add_lanes, load_words, narrow, scales, store_first, to_array};
-use crate::rows::{Blocks, ROWS};
+use crate::rows::{Block, Blocks, ROWS, each_page_mut, each_part_mut};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -18,27 +18,25 @@ use core::mem::MaybeUninit;
 pub(crate) fn score_codes(
     tiles: Option<Tiles>,
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
-    if rows.bytes.is_empty() {
-        return;
-    }
+    let Some(&Rows { dim, .. }) = pages.first() else { return };
     if let [query] = queries
-        && pairs::score(book, rows, query, scores)
+        && pairs::score(book, dim, pages, query, scores)
     {
         return;
     }
-    let bytes = Bytes::new(packing, rows.dim, centroids, 0x80);
+    let bytes = Bytes::new(packing, dim, centroids, 0x80);
     match bytes.kind() {
-        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(tiles, &bytes, rows, scale, queries, scores),
-        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(tiles, &bytes, rows, scale, queries, scores),
-        kind::RAW => score_bytes::<{ kind::RAW }>(tiles, &bytes, rows, scale, queries, scores),
-        kind::BYTES => score_bytes::<{ kind::BYTES }>(tiles, &bytes, rows, scale, queries, scores),
-        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(tiles, &bytes, rows, scale, queries, scores),
-        _ => score_bytes::<{ kind::SEVENS }>(tiles, &bytes, rows, scale, queries, scores),
+        kind::NIBBLES => score_bytes::<{ kind::NIBBLES }>(tiles, &bytes, pages, scale, queries, scores),
+        kind::PAIRS => score_bytes::<{ kind::PAIRS }>(tiles, &bytes, pages, scale, queries, scores),
+        kind::RAW => score_bytes::<{ kind::RAW }>(tiles, &bytes, pages, scale, queries, scores),
+        kind::BYTES => score_bytes::<{ kind::BYTES }>(tiles, &bytes, pages, scale, queries, scores),
+        kind::TERNARY => score_bytes::<{ kind::TERNARY }>(tiles, &bytes, pages, scale, queries, scores),
+        _ => score_bytes::<{ kind::SEVENS }>(tiles, &bytes, pages, scale, queries, scores),
     }
 }
 
@@ -82,45 +80,128 @@ fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -
     _mm512_set1_epi32(_mm512_reduce_add_epi32(sum))
 }
 
-/// Scores rows of one kind, with one, four, eight or 32 queries at a time.
+/// Scores pages of one kind: one query at a time, a few, or blocks of queries.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_bytes<const KIND: u8>(
     tiles: Option<Tiles>,
     bytes: &Bytes,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    let count = rows.count();
-    let mut rest = (queries, scores);
-    while !rest.0.is_empty() {
+    match queries.len() {
         // More than two queries are cheaper together, even if a slot stays empty.
-        let width = match rest.0.len() {
-            1 | 2 => 1,
-            few @ 3..8 => few,
-            many => (many / 8 * 8).min(QUERIES),
-        };
-        let (queries, later) = rest.0.split_at(width);
-        let (scores, behind) = rest.1.split_at_mut(width * count);
-        match queries {
-            [query] => {
-                score_one::<KIND>(bytes, &blocks, &ByteQuery::new(query, scale, KIND), scores);
-            }
-            [_, _, _] | [_, _, _, _] => {
-                score_many::<KIND, 4>(bytes, &blocks, count, scale, queries, scores);
-            }
-            _ => match tiles {
-                Some(tiles) if queries.len() == QUERIES => {
-                    score_tiles::<KIND>(tiles, bytes, &blocks, count, scale, queries, scores);
+        1 | 2 => {
+            for (q, query) in queries.iter().enumerate() {
+                let query = ByteQuery::new(query, scale, KIND);
+                for (rows, scores) in each_part_mut(pages, queries.len(), q..q + 1, scores) {
+                    let mut padded = None;
+                    score_one::<KIND>(bytes, &Blocks::new(rows, &mut padded), &query, scores);
                 }
-                _ => score_many::<KIND, 8>(bytes, &blocks, count, scale, queries, scores),
-            },
+            }
         }
-        rest = (later, behind);
+        3 | 4 => score_few::<KIND, 4>(bytes, pages, scale, queries, scores),
+        5..=8 => score_few::<KIND, 8>(bytes, pages, scale, queries, scores),
+        _ => {
+            let prepare = |query: &IntQuery| ByteQuery::new(query, scale, KIND);
+            let look_up = |block: &Block, columns: &mut [_]| bytes.columns::<KIND>(block, columns);
+            // SAFETY: `columns` writes each.
+            unsafe { score_blocks(tiles, bytes.chunks(), pages, queries, scores, &prepare, &look_up) }
+        }
+    }
+}
+
+/// Brings a query into the order of lookups.
+type Prepare<'a> = &'a dyn Fn(&IntQuery) -> ByteQuery;
+/// Looks up the columns of a block, as many as there are chunks.
+type LookUp<'a> = &'a dyn Fn(&Block, &mut [MaybeUninit<Columns>]);
+
+/// Scores pages with any number of queries. Up to [`PASS`] share lookups, or [`QUERIES`] with tiles.
+/// It is compiled once for all kinds of rows.
+///
+/// # Safety
+/// `look_up` must set all columns that it receives.
+#[inline(never)]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) unsafe fn score_blocks(
+    tiles: Option<Tiles>,
+    chunks: usize,
+    pages: &[Rows],
+    queries: &[IntQuery],
+    scores: &mut [f32],
+    prepare: Prepare,
+    look_up: LookUp,
+) {
+    let pass = if tiles.is_some() { QUERIES } else { PASS };
+    for first in (0..queries.len()).step_by(pass) {
+        let pass = first..queries.len().min(first + pass);
+        let prepared = queries[pass.clone()].iter().map(prepare);
+        let parts = each_part_mut(pages, queries.len(), pass.clone(), scores);
+        // SAFETY: the caller vouches for `look_up`.
+        unsafe {
+            match tiles {
+                Some(tiles) if pass.len() == QUERIES => score_tiles(tiles, chunks, parts, prepared, look_up),
+                _ if pass.len() <= 4 => score_many::<4>(chunks, parts, prepared, look_up),
+                _ => score_many::<8>(chunks, parts, prepared, look_up),
+            }
+        }
+    }
+}
+
+/// Scores pages with up to [`PASS`] queries. `Q` of them share each load of a looked-up register.
+///
+/// # Safety
+/// As [`score_blocks`].
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+unsafe fn score_many<'r, 's, const Q: usize>(
+    chunks: usize,
+    parts: impl Iterator<Item = (&'r Rows<'r>, &'s mut [f32])>,
+    queries: impl Iterator<Item = ByteQuery>,
+    look_up: LookUp,
+) {
+    let mut many = Many::<Q>::new();
+    for ByteQuery { values, excess, factor } in queries {
+        many.push(&values[..chunks], excess, factor);
+    }
+    let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
+    for (rows, scores) in parts {
+        let (count, mut padded) = (rows.count(), None);
+        let blocks = Blocks::new(rows, &mut padded);
+        for i in 0..count.div_ceil(ROWS) {
+            blocks.prefetch(i);
+            let (block, columns) = (blocks.get(i), &mut columns[..chunks]);
+            look_up(&block, columns);
+            // SAFETY: the caller vouches for `look_up`, which has set them.
+            let columns = unsafe { columns.assume_init_ref() };
+            many.score(columns, scales(&block), count, i * ROWS, scores);
+        }
+    }
+}
+
+/// Scores pages with [`QUERIES`] queries, with AMX tiles.
+///
+/// # Safety
+/// As [`score_blocks`].
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+unsafe fn score_tiles<'r, 's>(
+    tiles: Tiles,
+    chunks: usize,
+    parts: impl Iterator<Item = (&'r Rows<'r>, &'s mut [f32])>,
+    queries: impl Iterator<Item = ByteQuery>,
+    look_up: LookUp,
+) {
+    let mut tiled = TileQueries::new(chunks);
+    for ByteQuery { values, excess, factor } in queries {
+        tiled.push(&values, excess, factor);
+    }
+    let configured = tiles.configure();
+    for (rows, scores) in parts {
+        let mut padded = None;
+        let blocks = &Blocks::new(rows, &mut padded);
+        // SAFETY: the caller vouches for `look_up`.
+        unsafe { tiled.score(&configured, blocks, rows.count(), scores, look_up) }
     }
 }
 
@@ -148,66 +229,36 @@ fn score_one<const KIND: u8>(bytes: &Bytes, blocks: &Blocks, query: &ByteQuery, 
     }
 }
 
-/// Scores rows with several queries. They share unpacking and lookup, and `Q` of them share each
-/// load of a looked-up register.
+/// Scores pages with up to `Q` queries. What is looked up is used at once, without storing it, which
+/// is a fifth faster.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_many<const KIND: u8, const Q: usize>(
+fn score_few<const KIND: u8, const Q: usize>(
     bytes: &Bytes,
-    blocks: &Blocks,
-    count: usize,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     let mut many = Many::<Q>::new();
     for query in queries {
-        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        let excess = query_bytes(query, KIND, &mut values);
-        many.push(&values[..bytes.chunks()], excess, _mm512_set1_ps(query.scale * scale));
+        let ByteQuery { values, excess, factor } = ByteQuery::new(query, scale, KIND);
+        many.push(&values[..bytes.chunks()], excess, factor);
     }
-    let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
-    for i in 0..count.div_ceil(ROWS) {
-        blocks.prefetch(i);
-        let block = blocks.get(i);
-        if queries.len() <= Q {
-            // Use what was looked up at once, without storing it: a fifth faster.
+    for (rows, scores) in each_page_mut(pages, queries.len(), scores) {
+        let (count, mut padded) = (rows.count(), None);
+        let blocks = Blocks::new(rows, &mut padded);
+        for i in 0..count.div_ceil(ROWS) {
+            blocks.prefetch(i);
+            let block = blocks.get(i);
             let mut sums = [_mm512_setzero_si512(); Q];
             for c in (0..bytes.chunks()).step_by(step(KIND)) {
-                for (c, columns) in (c..).zip(bytes.transposed::<KIND>(&block, c).iter().take(step(KIND))) {
+                let columns = bytes.transposed::<KIND>(&block, c);
+                for (c, columns) in (c..).zip(columns.iter().take(step(KIND))) {
                     many.add(0, c, columns, &mut sums);
                 }
             }
             many.end(0, sums, scales(&block), count, i * ROWS, scores);
-            continue;
         }
-        let columns = &mut columns[..bytes.chunks()];
-        bytes.columns::<KIND>(&block, columns);
-        // SAFETY: `columns` has written each.
-        let columns = unsafe { columns.assume_init_ref() };
-        many.score(columns, scales(&block), count, i * ROWS, scores);
-    }
-}
-
-/// Scores rows with [`QUERIES`] queries, with AMX tiles.
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn score_tiles<const KIND: u8>(
-    tiles: Tiles,
-    bytes: &Bytes,
-    blocks: &Blocks,
-    count: usize,
-    scale: f32,
-    queries: &[IntQuery],
-    scores: &mut [f32],
-) {
-    let mut tiled = TileQueries::new(bytes.chunks());
-    for query in queries {
-        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        let excess = query_bytes(query, KIND, &mut values);
-        tiled.push(&values, excess, _mm512_set1_ps(query.scale * scale));
-    }
-    // SAFETY: `columns` writes each.
-    unsafe {
-        tiled.score(tiles, blocks, count, scores, |block, columns| bytes.columns::<KIND>(block, columns))
     }
 }
 
@@ -217,9 +268,9 @@ fn score_tiles<const KIND: u8>(
 pub(crate) struct Many<const Q: usize> {
     /// For each chunk and each query, sixteen dwords. They are set for the first `len` queries,
     /// rounded up to `Q`, and all chunks.
-    dwords: [[MaybeUninit<[i32; ROWS]>; QUERIES]; MAX_CHUNKS],
+    dwords: [[MaybeUninit<[i32; ROWS]>; PASS]; MAX_CHUNKS],
     /// What the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
-    ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
+    ends: [MaybeUninit<(__m512i, __m512)>; PASS],
     len: usize,
     chunks: usize,
 }
@@ -228,10 +279,10 @@ impl<const Q: usize> Many<Q> {
     /// Creates an empty list.
     #[inline]
     pub(crate) fn new() -> Self {
-        const { assert!(QUERIES.is_multiple_of(Q)) };
+        const { assert!(PASS.is_multiple_of(Q)) };
         Self {
-            dwords: [const { [const { MaybeUninit::uninit() }; QUERIES] }; MAX_CHUNKS],
-            ends: [const { MaybeUninit::uninit() }; QUERIES],
+            dwords: [const { [const { MaybeUninit::uninit() }; PASS] }; MAX_CHUNKS],
+            ends: [const { MaybeUninit::uninit() }; PASS],
             len: 0,
             chunks: 0,
         }

@@ -3,7 +3,10 @@
 use crate::rows::ROWS;
 use core::arch::x86_64::*;
 
-/// Queries in a pass.
+/// Queries in a pass that share lookups.
+pub(crate) const PASS: usize = 64;
+
+/// Queries in a pass with AMX tiles.
 pub(crate) const QUERIES: usize = 32;
 
 /// Centroids of sixteen rows, transposed.

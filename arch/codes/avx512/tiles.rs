@@ -5,7 +5,7 @@ use super::accumulate::{ByteWeights, Tile};
 use super::sums::{Columns, QUERIES, finish};
 use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::codes::scalar::PAGE;
-use crate::registers::amx::{Configured, Pairs, Products, TILE_ROWS, Tiles};
+use crate::registers::amx::{Configured, Pairs, Products, TILE_ROWS};
 use crate::registers::avx512::{scales, store_first};
 use crate::rows::{Block, Blocks, ROWS};
 use core::arch::x86_64::*;
@@ -59,14 +59,13 @@ impl TileQueries {
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) unsafe fn score(
         &self,
-        tiles: Tiles,
+        configured: &Configured,
         blocks: &Blocks,
         count: usize,
         scores: &mut [f32],
-        decode: impl Fn(&Block, &mut [MaybeUninit<Columns>]),
+        decode: &dyn Fn(&Block, &mut [MaybeUninit<Columns>]),
     ) {
         assert_eq!(self.len, QUERIES);
-        let configured = tiles.configure();
         let mut columns = [const { MaybeUninit::<Columns>::uninit() }; 2 * MAX_CHUNKS];
         let columns = &mut columns[..2 * self.chunks];
         let (mut sums, last) = ([NONE; 2], count.div_ceil(ROWS).div_ceil(2));

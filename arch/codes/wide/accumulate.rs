@@ -12,69 +12,83 @@ use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
 use super::woven;
 use crate::Rows;
 use crate::codes::layout::Codebook;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_products, weight_limit};
+use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
+use crate::rows::{each_page_of, give_back, take_order};
 
 /// Implements `scalar::accumulate_codes`, with a separate function for each kind of codes.
 #[inline(always)]
-pub(crate) fn accumulate_codes<L: Integers>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+pub(crate) fn accumulate_codes<L: Integers>(
+    book: &Codebook,
+    pages: &[Rows],
+    weights: &[f32],
+    acc: &mut [f32],
+) {
+    let queries = pages.first().map_or(0, |rows| acc.len() / rows.dim);
+    accumulate_some::<L>(book, pages, weights, (queries, 0), acc);
+}
+
+/// Adds rows for the queries from `first` on. `acc` has these alone, and weights are those of
+/// `queries`.
+#[inline(always)]
+pub(crate) fn accumulate_some<L: Integers>(
+    book: &Codebook,
+    pages: &[Rows],
+    weights: &[f32],
+    (queries, first): (usize, usize),
+    acc: &mut [f32],
+) {
     let Codebook { packing, centroids, .. } = *book;
-    if rows.bytes.is_empty() {
-        return;
-    }
-    if woven::accumulate::<L>(book, rows, weights, acc) {
+    let Some(Rows { dim, .. }) = pages.first().filter(|_| first < queries) else { return };
+    let weights = (weights, queries, first);
+    if woven::accumulate::<L>(book, *dim, pages, weights, acc) {
         return;
     }
     if centroids.len() > 16 {
-        return accumulate_kind::<L, { kind::WORDS }>(book, rows, weights, acc);
+        return accumulate_kind::<L, { kind::WORDS }>(book, *dim, pages, weights, acc);
     }
     match (packing.radix(), packing.raw_bits()) {
-        (1, 1) => accumulate_kind::<L, 1>(book, rows, weights, acc),
-        (1, 2) => accumulate_kind::<L, 2>(book, rows, weights, acc),
-        (1, 4) => accumulate_kind::<L, 4>(book, rows, weights, acc),
-        _ => accumulate_kind::<L, { kind::ORDERED }>(book, rows, weights, acc),
+        (1, 1) => accumulate_kind::<L, 1>(book, *dim, pages, weights, acc),
+        (1, 2) => accumulate_kind::<L, 2>(book, *dim, pages, weights, acc),
+        (1, 4) => accumulate_kind::<L, 4>(book, *dim, pages, weights, acc),
+        _ => accumulate_kind::<L, { kind::ORDERED }>(book, *dim, pages, weights, acc),
     }
 }
+
+/// All weights, for how many queries they are, and the first query to add.
+pub(super) type Weights<'a> = (&'a [f32], usize, usize);
 
 #[inline(always)]
 fn accumulate_kind<L: Integers, const KIND: u8>(
     book: &Codebook,
-    rows: &Rows,
-    weights: &[f32],
+    dim: usize,
+    pages: &[Rows],
+    (weights, queries, first): Weights,
     acc: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
     let pass = Pass::<L, KIND> {
-        codes: Codes::new(KIND, packing, rows.dim, 2),
+        codes: Codes::new(KIND, packing, dim, 2),
         bytes: Bytes::new(KIND, centroids, 0),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         levels: centroids.len(),
         scale,
     };
-    let (count, dim) = (rows.count(), rows.dim);
-    let mut spare = [0; SPARE];
-    for (p, page) in rows.pages(PAGE).enumerate() {
-        let segments = pass.codes.with_margin(&page, &mut spare);
-        let mut scales = [0.0; PAGE];
-        page.read_scales(0, &mut scales);
-        let weights = |q: usize| &weights[q * count + p * PAGE..][..page.count()];
-        let queries = acc.len() / dim;
-        let mut q = 0;
-        while q < queries {
-            // Queries that share the lookups.
-            let (each, many) = match queries - q {
-                1 => (1, 1),
-                2..4 => (2, 2),
-                many => (4, many / 4 * 4),
-            };
-            let (range, acc) = (q..q + many, &mut acc[q * dim..(q + many) * dim]);
-            match each {
-                4 => pass.add::<4>(&page, &scales, &segments, range.map(weights), acc),
-                2 => pass.add::<2>(&page, &scales, &segments, range.map(weights), acc),
-                _ => pass.add::<1>(&page, &scales, &segments, range.map(weights), acc),
-            }
-            q += many;
+    let (mut q, mut rest) = (first, acc);
+    while q < queries {
+        // Queries that share the lookups.
+        let each = match queries - q {
+            1 => 1,
+            2..4 => 2,
+            _ => 4,
+        };
+        let (acc, others) = core::mem::take(&mut rest).split_at_mut(each * dim);
+        match each {
+            4 => pass.add::<4>(pages, weights, (queries, q), acc),
+            2 => pass.add::<2>(pages, weights, (queries, q), acc),
+            _ => pass.add::<1>(pages, weights, (queries, q), acc),
         }
+        (q, rest) = (q + each, others);
     }
 }
 
@@ -90,78 +104,96 @@ struct Pass<L: Integers, const KIND: u8> {
 /// weight 0.
 type Pairs = [u32; PAGE / 2];
 
-/// Sets the pairs of these weights. Pairs behind them keep their values.
+/// Sets the pairs of these weights. Behind them is a pair of zeros, if there is a place for it.
 #[inline(always)]
 fn set_pairs(weights: &[i16], pairs: &mut Pairs) {
     let (twos, last) = weights.as_chunks();
     for (pair, [low, high]) in pairs.iter_mut().zip(twos) {
         *pair = u32::from(*low as u16) | u32::from(*high as u16) << 16;
     }
-    if let [low] = last {
-        pairs[twos.len()] = u32::from(*low as u16);
+    let mut behind = pairs.iter_mut().skip(twos.len());
+    if let ([low], Some(pair)) = (last, behind.next()) {
+        *pair = u32::from(*low as u16);
+        behind.next().into_iter().for_each(|pair| *pair = 0);
+    } else if let Some(pair) = pairs.get_mut(twos.len()) {
+        *pair = 0;
     }
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Adds a page to the sums of the queries, Q at a time.
+    /// Adds pages to the sums of Q queries from `first` on, whose weights are among those of
+    /// `queries`. Sums of pages are in the order of the registers until the last page.
     #[inline(always)]
-    fn add<'w, const Q: usize>(
+    fn add<const Q: usize>(
         &self,
-        rows: &Rows,
-        scales: &[f32; PAGE],
-        segments: &[Segment; 2],
-        mut weights: impl Iterator<Item = &'w [f32]>,
+        pages: &[Rows],
+        weights: &[f32],
+        (queries, first): (usize, usize),
         acc: &mut [f32],
     ) {
-        let dim = rows.dim;
+        let registers = self.codes.registers().min(MAX_REGISTERS);
+        let mut order = [[0; 16]; MAX_REGISTERS];
+        for (register, order) in order[..registers].iter_mut().enumerate() {
+            let first = self.codes.first_coordinate(register);
+            for (lane, order) in order.iter_mut().enumerate() {
+                *order = (first + lane * kind::stride(KIND)) as u16;
+            }
+        }
+        let order = order[..registers].as_flattened();
         // Created once for all pages: setting it to zero takes as long as adding some rows.
         let mut pairs = [[[0; PAGE / 2]; 2]; Q];
-        let mut sums = [[0i32; 16 * MAX_REGISTERS]; Q];
-        let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
-        for acc in acc.chunks_exact_mut(Q * dim) {
-            let mut units = [None; Q];
-            // Weights come last in the zip, so that an extra query is not consumed.
-            for ((pairs, unit), weights) in pairs.iter_mut().zip(&mut units).zip(&mut weights) {
-                for ((product, weight), scale) in products.iter_mut().zip(weights).zip(scales) {
-                    *product = weight * scale;
+        let (mut products, mut ints, mut spare) = ([0.0; PAGE], [0; PAGE], [0; SPARE]);
+        let mut sums = [[[0.0; 16]; MAX_REGISTERS]; Q];
+        let dim = acc.len() / Q;
+        for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(dim)) {
+            take_order(order, acc, sums.as_flattened_mut());
+        }
+        for (rows, weights) in each_page_of(pages, queries, first..first + Q, weights) {
+            let count = rows.count();
+            for (p, page) in rows.pages(PAGE).enumerate() {
+                let segments = self.codes.with_margin(&page, &mut spare);
+                let (mut units, limit) = ([None; Q], weight_limit(self.levels));
+                for ((pairs, unit), weights) in
+                    pairs.iter_mut().zip(&mut units).zip(weights.chunks_exact(count))
+                {
+                    let weights = &weights[p * PAGE..][..page.count()];
+                    *unit = L::quantize_weights(&page, weights, limit, &mut products, &mut ints);
+                    if unit.is_some() {
+                        let mut rest = &ints[..];
+                        for (segment, pairs) in segments.iter().zip(pairs) {
+                            set_pairs(&rest[..segment.count], pairs);
+                            rest = &rest[segment.count..];
+                        }
+                    }
                 }
-                *unit = quantize_products(&products[..weights.len()], weight_limit(self.levels), &mut ints);
-                if unit.is_some() {
-                    let mut rest = &ints[..];
-                    for (segment, pairs) in segments.iter().zip(pairs) {
-                        set_pairs(&rest[..segment.count], pairs);
-                        rest = &rest[segment.count..];
+                if units.iter().all(Option::is_none) {
+                    continue;
+                }
+                for register in 0..registers {
+                    if L::LANES > 1 {
+                        // Prefetch what comes next, a part with each register.
+                        let each = page.count().div_ceil(registers);
+                        page.prefetch_some(register * each, each);
+                    }
+                    let mut added = [[L::splat(0); 4]; Q];
+                    for (i, segment) in segments.iter().enumerate() {
+                        let pairs = pairs.each_ref().map(|pairs| &pairs[i]);
+                        self.add_segment(segment, register, pairs, &mut added);
+                    }
+                    for ((sums, added), unit) in sums.iter_mut().zip(added).zip(units) {
+                        let mut lanes = [[0; 4]; 4];
+                        for (lanes, added) in lanes.iter_mut().zip(added) {
+                            *lanes = L::add_lanes(added);
+                        }
+                        if let Some(unit) = unit {
+                            finish_sums(lanes.as_flattened(), unit * self.scale, &mut sums[register]);
+                        }
                     }
                 }
             }
-            for register in 0..self.codes.registers() {
-                if L::LANES > 1 {
-                    // Prefetch what comes next, a part with each register.
-                    let each = rows.count().div_ceil(self.codes.registers());
-                    rows.prefetch_some(register * each, each);
-                }
-                let mut registers = [[L::splat(0); 4]; Q];
-                for (i, segment) in segments.iter().enumerate() {
-                    let pairs = pairs.each_ref().map(|pairs| &pairs[i]);
-                    self.add_segment(segment, register, pairs, &mut registers);
-                }
-                let first = self.codes.first_coordinate(register);
-                for (sums, registers) in sums.iter_mut().zip(registers) {
-                    let mut lanes = [[0; 4]; 4];
-                    for (lanes, register) in lanes.iter_mut().zip(registers) {
-                        *lanes = L::add_lanes(register);
-                    }
-                    let ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
-                    for (sum, lane) in ours.zip(lanes.as_flattened()) {
-                        *sum = *lane;
-                    }
-                }
-            }
-            for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
-                if let Some(unit) = unit {
-                    finish_sums(&sums[..dim], unit * self.scale, acc);
-                }
-            }
+        }
+        for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(dim)) {
+            give_back(order, sums.as_flattened(), acc);
         }
     }
 

@@ -9,9 +9,10 @@
 //! 0.77 and 0.94 of the time without them (2, 3 and 4 bits, AVX2). Reading the scales of sixteen
 //! rows at a time is worth more: together they take 0.67, 0.62 and 0.75.
 
-use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Segment, Words, gather, kind};
+use super::unpack::{Bytes, Codes, Group, MAX_REGISTERS, SPARE, Words, gather, kind};
 use crate::codes::layout::Codebook;
 use crate::registers::Integers;
+use crate::rows::each_page_mut_of;
 use crate::{IntQuery, Rows};
 use core::ops::Range;
 
@@ -93,25 +94,34 @@ fn order<L: Integers, const KIND: u8, const FLIP: bool>(
 #[inline(always)]
 pub(crate) fn score_codes<L: Integers>(
     book: &Codebook,
-    rows: &Rows,
+    pages: &[Rows],
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
+    score_some::<L>(book, pages, (queries, 0..queries.len()), scores);
+}
+
+/// Scores some of the queries.
+#[inline(always)]
+pub(crate) fn score_some<L: Integers>(
+    book: &Codebook,
+    pages: &[Rows],
+    queries: (&[IntQuery], Range<usize>),
+    scores: &mut [f32],
+) {
     let Codebook { packing, centroids, .. } = *book;
-    if rows.bytes.is_empty() {
-        return;
-    }
+    let Some(Rows { dim, .. }) = pages.first().filter(|_| !queries.1.is_empty()) else { return };
     if centroids.len() > 16 {
-        return score_kind::<L, { kind::WORDS }>(book, rows, queries, scores);
+        return score_kind::<L, { kind::WORDS }>(book, *dim, pages, queries, scores);
     }
     match (packing.radix(), packing.raw_bits()) {
-        (1, 1) => score_kind::<L, 1>(book, rows, queries, scores),
-        (1, 2) => score_kind::<L, 2>(book, rows, queries, scores),
-        (1, 4) => score_kind::<L, 4>(book, rows, queries, scores),
-        (1, 3) if L::THREES && rows.dim.is_multiple_of(128) => {
-            score_kind::<L, { kind::THREES }>(book, rows, queries, scores)
+        (1, 1) => score_kind::<L, 1>(book, *dim, pages, queries, scores),
+        (1, 2) => score_kind::<L, 2>(book, *dim, pages, queries, scores),
+        (1, 4) => score_kind::<L, 4>(book, *dim, pages, queries, scores),
+        (1, 3) if L::THREES && dim.is_multiple_of(128) => {
+            score_kind::<L, { kind::THREES }>(book, *dim, pages, queries, scores)
         }
-        _ => score_kind::<L, { kind::ORDERED }>(book, rows, queries, scores),
+        _ => score_kind::<L, { kind::ORDERED }>(book, *dim, pages, queries, scores),
     }
 }
 
@@ -119,43 +129,39 @@ pub(crate) fn score_codes<L: Integers>(
 #[inline(always)]
 fn score_kind<L: Integers, const KIND: u8>(
     book: &Codebook,
-    rows: &Rows,
-    queries: &[IntQuery],
+    dim: usize,
+    pages: &[Rows],
+    (queries, Range { start, end }): (&[IntQuery], Range<usize>),
     scores: &mut [f32],
 ) {
     let Codebook { packing, centroids, scale } = *book;
     let pass = Pass::<L, KIND> {
-        codes: Codes::new(KIND, packing, rows.dim, 2),
+        codes: Codes::new(KIND, packing, dim, 2),
         bytes: Bytes::new(KIND, centroids, L::BIAS),
         words: Words::new(if KIND == kind::WORDS { centroids } else { &[] }),
         scale,
     };
-    let mut spare = [0; SPARE];
-    let segments = pass.codes.with_margin(rows, &mut spare);
-    let count = rows.count();
-    let (fours, rest) = queries.split_at(queries.len() / 4 * 4);
-    let (twos, one) = rest.split_at(rest.len() / 2 * 2);
-    let (four_scores, scores) = scores.split_at_mut(fours.len() * count);
-    let (two_scores, scores) = scores.split_at_mut(twos.len() * count);
-    if !fours.is_empty() {
-        pass.score::<1, 4, BLOCK, 0, false>(rows, &segments, fours, four_scores);
+    let twos = start + (end - start) / 4 * 4;
+    let one = twos + (end - twos) / 2 * 2;
+    if start < twos {
+        pass.score::<1, 4, BLOCK, 0, false>(pages, (queries, start..twos), scores);
     }
-    if !twos.is_empty() {
-        pass.score::<2, 2, BLOCK, 0, false>(rows, &segments, twos, two_scores);
+    if twos < one {
+        pass.score::<2, 2, BLOCK, 0, false>(pages, (queries, twos..one), scores);
     }
-    if one.is_empty() {
+    if one == end {
         return;
     }
     // With one query, its signs can be moved to the codes.
     let symmetric = || centroids.iter().zip(centroids.iter().rev()).all(|(a, b)| *a == -*b);
     if L::FLIPS && matches!(KIND, 1..=4) && symmetric() {
-        pass.score::<4, 1, BLOCK, 0, true>(rows, &segments, one, scores);
+        pass.score::<4, 1, BLOCK, 0, true>(pages, (queries, one..end), scores);
     } else if L::FOUR_UNITS && KIND == 4 && pass.codes.registers() == 8 {
-        pass.score::<8, 1, 8, 4, false>(rows, &segments, one, scores);
+        pass.score::<8, 1, 8, 4, false>(pages, (queries, one..end), scores);
     } else if L::EIGHT_ROWS && (L::FOUR_UNITS || KIND == 4) {
-        pass.score::<8, 1, 8, 0, false>(rows, &segments, one, scores);
+        pass.score::<8, 1, 8, 0, false>(pages, (queries, one..end), scores);
     } else {
-        pass.score::<4, 1, BLOCK, 0, false>(rows, &segments, one, scores);
+        pass.score::<4, 1, BLOCK, 0, false>(pages, (queries, one..end), scores);
     }
 }
 
@@ -218,24 +224,23 @@ struct Pass<L: Integers, const KIND: u8> {
 }
 
 impl<L: Integers, const KIND: u8> Pass<L, KIND> {
-    /// Scores rows. Q queries share the lookups, and R rows of each lane are taken at a time: four
+    /// Scores pages. Q queries share the lookups, and R rows of each lane are taken at a time: four
     /// sums or eight. N rows are finished together. If the number of units is constant, it is
     /// UNITS.
     #[inline(always)]
     fn score<const R: usize, const Q: usize, const N: usize, const UNITS: usize, const FLIP: bool>(
         &self,
-        rows: &Rows,
-        segments: &[Segment; 2],
-        queries: &[IntQuery],
+        pages: &[Rows],
+        (all, Range { start, end }): (&[IntQuery], Range<usize>),
         scores: &mut [f32],
     ) {
         const { assert!((R * Q).is_multiple_of(4) && (N.is_multiple_of(R * L::LANES) || !L::EIGHT_ROWS)) };
         // Created once for all queries: setting it to zero takes as long as scoring some rows.
         let mut values = [[L::splat(0); 2 * MAX_REGISTERS]; Q];
-        let groups = queries.as_chunks::<Q>().0.iter();
-        for (i, (queries, scores)) in groups.zip(scores.chunks_exact_mut(Q * rows.count())).enumerate() {
+        let mut spare = [0; SPARE];
+        for from in (start..end).step_by(Q) {
             let (mut factors, mut less) = ([0.0; Q], [L::splat(0); Q]);
-            for (q, query) in queries.iter().enumerate() {
+            for (q, query) in all[from..].iter().take(Q).enumerate() {
                 order::<L, KIND, FLIP>(&self.codes, query.values, &mut values[q]);
                 factors[q] = query.scale * self.scale;
                 if KIND != kind::WORDS && L::BIAS > 0 {
@@ -244,26 +249,29 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
                     less[q] = L::splat_pairs([(-i32::from(L::BIAS / 4) * sum) as u32; 2]);
                 }
             }
-            let (ready, count) = (segments[0].count, segments[0].count + segments[1].count);
-            for first in (0..count).step_by(N) {
-                let block = N.min(count - first);
-                if L::LANES > 1 && i == 0 {
-                    rows.prefetch_some(first, N);
+            for (rows, scores) in each_page_mut_of(pages, all.len(), from..from + Q, scores) {
+                let segments = &self.codes.with_margin(rows, &mut spare);
+                let (ready, count) = (segments[0].count, segments[0].count + segments[1].count);
+                for first in (0..count).step_by(N) {
+                    let block = N.min(count - first);
+                    if L::LANES > 1 && from == start {
+                        rows.prefetch_some(first, N);
+                    }
+                    // Read scales before the sums, which hide the latency.
+                    let scales = L::read_scales(rows, first);
+                    let mut sums = [[0; N]; Q];
+                    for r in (0..block).step_by(R * L::LANES) {
+                        // Usually all rows are in the first segment. The last rows of a page fill a
+                        // block with those before them.
+                        let group = if first + r + R * L::LANES <= ready {
+                            segments[0].whole::<R>(first + r, L::LANES)
+                        } else {
+                            gather(segments, first + r)
+                        };
+                        self.dot::<R, Q, N, UNITS, FLIP>(&group, &values, less, &mut sums, r);
+                    }
+                    finish_block::<Q, N>(&sums, scales, count, factors, first..first + block, scores);
                 }
-                // Read scales before the sums, which hide the latency.
-                let scales = L::read_scales(rows, first);
-                let mut sums = [[0; N]; Q];
-                for r in (0..block).step_by(R * L::LANES) {
-                    // Usually all rows are in the first segment. The last rows of a page fill a
-                    // block with those before them.
-                    let group = if first + r + R * L::LANES <= ready {
-                        segments[0].whole::<R>(first + r, L::LANES)
-                    } else {
-                        gather(segments, first + r)
-                    };
-                    self.dot::<R, Q, N, UNITS, FLIP>(&group, &values, less, &mut sums, r);
-                }
-                finish_block::<Q, N>(&sums, scales, count, factors, first..first + block, scores);
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) struct Codes<L: Integers> {
     /// Ones for the raw bits of a code.
     mask: L::V,
     digits: Digits,
-    /// The bytes that must be readable from a row's first on: the planes and a margin.
+    /// The bytes that must be readable from a row's first on: the planes, and a margin if loads end behind them.
     reach: usize,
     /// The registers that a row's codes fill, in whole units.
     registers: usize,
@@ -134,6 +134,7 @@ impl<L: Integers> Codes<L> {
     pub(crate) fn new(kind: u8, packing: Packing, dim: usize, start: usize) -> Self {
         let raw_bits = packing.raw_bits() as usize;
         let stride = kind::stride(kind);
+        let registers = dim.div_ceil(16 * stride) * stride;
         Self {
             kind,
             raw_bits,
@@ -142,8 +143,13 @@ impl<L: Integers> Codes<L> {
             shift: [L::load_words(&SHIFT[raw_bits][0]), L::load_words(&SHIFT[raw_bits][1])],
             mask: L::splat(((1u32 << raw_bits) - 1) as u8),
             digits: Digits::new(packing, dim, start),
-            reach: start + packing.bytes(dim) + MARGIN,
-            registers: dim.div_ceil(16 * stride) * stride,
+            reach: start
+                + match kind {
+                    // As many bytes as units load: none behind the planes if these are whole units.
+                    1 | 2 | 4 => 16 * registers / stride,
+                    _ => packing.bytes(dim) + MARGIN,
+                },
+            registers,
         }
     }
 
@@ -291,8 +297,9 @@ impl<L: Integers> Codes<L> {
         debug_assert!(at + 16 <= self.reach);
         let mut bytes = [L::splat(0); R];
         for (bytes, [first, second]) in bytes.iter_mut().zip(rows.starts) {
-            // SAFETY: `unit` checked that the rows have `reach` bytes and that the register is one of theirs. The last
-            // of these starts less than 16 bytes behind the end of a plane, and `MARGIN` bytes follow the planes.
+            // SAFETY: `unit` checked that the rows have `reach` bytes and that the register is one of theirs. These are
+            // 16 bytes for each unit, or planes with `MARGIN` bytes behind them. Then the last register starts less
+            // than 16 bytes behind the end of a plane.
             *bytes = unsafe { L::load_pointers([first.add(at), second.add(at)]) };
         }
         bytes
@@ -323,7 +330,7 @@ impl<'a> Segment<'a> {
     pub(crate) fn both(rows: &Rows<'a>, reach: usize, spare: &'a mut [u8; SPARE]) -> [Self; 2] {
         let (bytes, stride, count) = (rows.bytes, rows.stride, rows.count());
         let ready = bytes.len().checked_sub(reach).map_or(0, |last| count.min(last / stride + 1));
-        let rest = &bytes[ready * stride..];
+        let rest = bytes.get(ready * stride..).filter(|_| ready < count).unwrap_or_default();
         // With a stride of `reach` or more nothing is left. Otherwise less than `reach` + `stride`
         // is left.
         let kept = rest.len().min(SPARE - reach);

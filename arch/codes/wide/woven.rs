@@ -9,10 +9,12 @@
 //! Weights are seldom negative. If some are, their absolute values are subtracted in a turn of
 //! their own.
 
+use super::accumulate::Weights;
 use super::unpack::{Bytes, kind};
 use crate::codes::layout::Codebook;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
+use crate::rows::{each_page_of, give_back, take_order};
 use crate::{MAX_DIM, Rows};
 
 /// Bytes of a row that are added together.
@@ -24,19 +26,20 @@ const GROUP: usize = 4;
 #[inline(always)]
 pub(super) fn accumulate<L: Integers>(
     book: &Codebook,
-    rows: &Rows,
-    weights: &[f32],
+    dim: usize,
+    pages: &[Rows],
+    weights: Weights,
     acc: &mut [f32],
 ) -> bool {
     let Codebook { packing, centroids, .. } = *book;
-    let whole = packing.bytes(rows.dim).is_multiple_of(BYTES);
+    let whole = packing.bytes(dim).is_multiple_of(BYTES);
     if !L::ROW_DOTS || !whole || packing.radix() != 1 || centroids.len() > 16 {
         return false;
     }
     match packing.raw_bits() {
-        1 => add_rows::<L, 1>(book, rows, weights, acc),
-        2 => add_rows::<L, 2>(book, rows, weights, acc),
-        4 => add_rows::<L, 4>(book, rows, weights, acc),
+        1 => add_rows::<L, 1>(book, dim, pages, weights, acc),
+        2 => add_rows::<L, 2>(book, dim, pages, weights, acc),
+        4 => add_rows::<L, 4>(book, dim, pages, weights, acc),
         _ => return false,
     }
     true
@@ -55,21 +58,45 @@ pub(crate) fn part<L: Integers>(ints: [i16; PAGE], sign: i16) -> [i16; PAGE] {
 }
 
 #[inline(always)]
-fn add_rows<L: Integers, const KIND: u8>(book: &Codebook, rows: &Rows, weights: &[f32], acc: &mut [f32]) {
+fn add_rows<L: Integers, const KIND: u8>(
+    book: &Codebook,
+    dim: usize,
+    pages: &[Rows],
+    (weights, queries, first): Weights,
+    acc: &mut [f32],
+) {
     let bytes = Bytes::<L>::new(KIND, book.centroids, 128);
-    let (count, dim) = (rows.count(), rows.dim);
-    for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-        for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
-            let mut ints = [0; PAGE];
-            let limit = weight_limit(book.centroids.len());
-            let Some(unit) = quantize_weights(&page, weights, limit, &mut ints) else { continue };
-            let mut sums = [0; MAX_DIM];
-            for sign in signs::<L>(&ints) {
-                let ints = part::<L>(ints, *sign);
-                add_ints::<L, KIND>(&bytes, &page, i32::from(*sign), &ints, &mut sums[..dim]);
+    let (mut products, mut ints) = ([0.0; PAGE], [0; PAGE]);
+    let (mut sums, mut totals) = ([0; MAX_DIM], [0.0; MAX_DIM]);
+    // For each sixteen bytes, table and half byte, the coordinates of the bytes. The last bytes may
+    // have places behind the last coordinate.
+    let (stride, tables) = (kind::stride(KIND), kind::tables(KIND));
+    let width = book.packing.bytes(dim) * stride;
+    let (sums, totals) = (&mut sums[..width], &mut totals[..width]);
+    let mut order = [0; MAX_DIM];
+    for (at, order) in order[..width].iter_mut().enumerate() {
+        let (run, byte) = (at / 16, at % 16);
+        let (start, table, half) = (run / stride * BYTES, run % stride / 2, run % 2);
+        *order = ((start + byte) * stride + half * tables + table) as u16;
+    }
+    let order = &order[..width];
+    for (q, acc) in (first..).zip(acc.chunks_exact_mut(dim)) {
+        take_order(order, acc, totals);
+        for (rows, weights) in each_page_of(pages, queries, q..q + 1, weights) {
+            for (page, weights) in rows.pages(PAGE).zip(weights.chunks(PAGE)) {
+                let limit = weight_limit(book.centroids.len());
+                let unit = L::quantize_weights(&page, weights, limit, &mut products, &mut ints);
+                let Some(unit) = unit else { continue };
+                ints[weights.len()..].fill(0);
+                sums.fill(0);
+                for sign in signs::<L>(&ints) {
+                    let ints = part::<L>(ints, *sign);
+                    add_ints::<L, KIND>(&bytes, &page, i32::from(*sign), &ints, sums);
+                }
+                finish_sums(sums, unit * book.scale, totals);
             }
-            finish_sums(&sums[..dim], unit * book.scale, acc);
         }
+        give_back(order, totals, acc);
     }
 }
 
@@ -91,8 +118,8 @@ fn add_ints<L: Integers, const KIND: u8>(
     }
     // What the unsigned centroids add.
     let bias: i32 = ints.iter().map(|int| 128 * i32::from(*int)).sum();
-    sums.iter_mut().for_each(|sum| *sum -= sign * bias);
     let (count, tables) = (page.count(), kind::tables(KIND));
+    let mut sums = sums.as_chunks_mut::<16>().0.iter_mut();
     for start in (0..page.len - 2).step_by(BYTES) {
         for table in 0..tables {
             let (mut lower, mut upper) = ([L::splat(0); 8], [L::splat(0); 8]);
@@ -103,13 +130,11 @@ fn add_ints<L: Integers, const KIND: u8>(
                 add_register::<L, 2>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
                 add_register::<L, 3>(bytes, table, woven, *weights, [&mut lower, &mut upper]);
             }
-            for (half, totals) in [lower, upper].into_iter().enumerate() {
-                let first = start * kind::stride(KIND) + half * tables + table;
-                let mut ours = sums[first..].iter_mut().step_by(kind::stride(KIND));
-                for j in 0..4 {
+            for (totals, sums) in [lower, upper].into_iter().zip(&mut sums) {
+                for (j, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                     let (upper, lower) = (L::add_lanes(totals[j]), L::add_lanes(totals[4 + j]));
-                    for ((upper, lower), sum) in upper.into_iter().zip(lower).zip(&mut ours) {
-                        *sum += sign * (256 * upper + lower);
+                    for ((upper, lower), sum) in upper.into_iter().zip(lower).zip(sums) {
+                        *sum += sign * (256 * upper + lower - bias);
                     }
                 }
             }

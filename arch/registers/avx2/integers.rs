@@ -5,6 +5,7 @@
 
 use super::{Avx2, Vnni, Ymm};
 use crate::Rows;
+use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use core::arch::x86_64::*;
 
@@ -87,6 +88,17 @@ macro_rules! integers {
             }
 
             $($own)*
+
+            #[inline(always)]
+            fn quantize_weights(
+                rows: &Rows,
+                weights: &[f32],
+                limit: i16,
+                products: &mut [f32; PAGE],
+                ints: &mut [i16; PAGE],
+            ) -> Option<f32> {
+                avx2!(super::quantize_weights(rows, weights, limit, products, ints))
+            }
 
             #[inline(always)]
             fn shift_bytes_right(x: Self::V, bits: u32) -> Self::V {

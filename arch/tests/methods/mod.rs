@@ -8,6 +8,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static str> {
         include_str!("../../blocks.rs"),
         include_str!("../../codes.rs"),
         include_str!("../../quaternions.rs"),
+        include_str!("../../scaled.rs"),
         include_str!("../../signs.rs"),
         include_str!("../../trellis.rs"),
         include_str!("../../triplets.rs"),

@@ -88,7 +88,7 @@ fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut
             let book = TrellisCodebook::new(3, 4, &[127; 64]);
             let len = book.row_bytes(dim);
             let rows = Rows { bytes: &rows(len, 0xff), stride: len, len, dim, scales: None, ahead: &[] };
-            backend.accumulate_trellis(&book, &rows, 1.0, weights, acc);
+            backend.accumulate_trellis(&book, &[rows], 1.0, weights, acc);
             32767.0
         }
         levels => {
@@ -96,7 +96,7 @@ fn sum_rows(backend: Backend, kind: &str, dim: usize, weights: &[f32], acc: &mut
             let packing = Packing::for_levels(levels).unwrap_or(Packing::bits(1));
             let len = 2 + packing.bytes(dim);
             let rows = Rows { bytes: &rows(len, 0), stride: len, len, dim, scales: None, ahead: &[] };
-            backend.accumulate_codes(packing, &rows, &vec![127; levels], 1.0, weights, acc);
+            backend.accumulate_codes(packing, &[rows], &vec![127; levels], 1.0, weights, acc);
             if levels <= 16 { 32767.0 } else { 4095.0 }
         }
     }

@@ -9,6 +9,7 @@ mod constants;
 mod paint;
 mod quaternions;
 mod rows;
+mod scaled;
 mod signs;
 mod softmax;
 mod trellis;
@@ -78,6 +79,8 @@ pub(crate) const KERNELS: &[(&str, Check)] = &[
     ("decode_blocks", blocks::decode_blocks),
     ("score_blocks", blocks::score_blocks),
     ("accumulate_blocks", blocks::accumulate_blocks),
+    ("quantize_scaled", scaled::quantize_scaled),
+    ("decode_scaled", scaled::decode_scaled),
     ("quantize_angles", angles::quantize_angles),
     ("decode_angles", angles::decode_angles),
     ("score_angles", angles::score_angles),
@@ -98,7 +101,7 @@ pub(crate) fn checks() -> impl Iterator<Item = &'static (&'static str, Check)> {
 const WIDTHS: [usize; 11] = [32, 64, 80, 96, 112, 128, 160, 192, 256, 512, 576];
 const ODD_LENGTHS: [usize; 10] = [0, 1, 2, 7, 15, 16, 17, 31, 33, 63];
 const ROW_COUNTS: [usize; 10] = [0, 1, 2, 3, 15, 16, 17, 64, 257, 300];
-const QUERY_COUNTS: [usize; 6] = [0, 1, 2, 3, 13, 41];
+const QUERY_COUNTS: [usize; 6] = [0, 1, 2, 3, 13, 71];
 
 fn lengths() -> impl Iterator<Item = usize> {
     ODD_LENGTHS.into_iter().chain(WIDTHS)
@@ -409,7 +412,7 @@ fn score_codes(backends: &[Backend]) -> Outcome {
         let case =
             format_args!("{} levels, dim {dim}, {count} rows, {} queries", packing.levels(), queries.len());
         same_outputs(backends, case, queries.len() * count, |backend, scores| {
-            backend.score_codes(page.packing, &page.rows.rows(), &page.centroids, 0.007_3, &queries, scores);
+            backend.score_codes(page.packing, &page.rows.pages(), &page.centroids, 0.007_3, &queries, scores);
         })?;
     }
     Ok(())
@@ -435,13 +438,14 @@ fn accumulate_codes(backends: &[Backend]) -> Outcome {
         if painter.below(2) == 0 {
             weights.iter_mut().for_each(|weight| *weight = weight.abs());
         }
+        page.rows.leave_out_a_page(&mut painter, &mut weights);
         let weights = Buffer::new(&weights);
         let acc = painter.floats(Style::Random, queries * dim);
         let case = format_args!("{} levels, dim {dim}, {count} rows, {queries} queries", packing.levels());
         same_changes(backends, case, &acc, |backend, acc| {
             backend.accumulate_codes(
                 page.packing,
-                &page.rows.rows(),
+                &page.rows.pages(),
                 &page.centroids,
                 0.007_3,
                 &weights,

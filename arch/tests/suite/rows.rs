@@ -2,6 +2,8 @@
 
 use super::paint::{Painter, Style};
 use crate::buffer::Buffer;
+use alloc::vec;
+use alloc::vec::Vec;
 use octaplex_arch::{Float, Rows};
 
 /// Rows of `len` bytes. Scales are inside them or separate.
@@ -58,5 +60,32 @@ impl Painted {
             scales: scales.as_deref(),
             ahead: &bytes[..bytes.len() * (dim % 4) / 3],
         }
+    }
+
+    /// Sets the weights of one page to zero, or those of no page. Weights are \[page]\[query]\[row].
+    pub(super) fn leave_out_a_page(&self, painter: &mut Painter, weights: &mut [f32]) {
+        let counts: Vec<usize> = self.pages().iter().map(Rows::count).collect();
+        let queries = weights.len() / counts.iter().sum::<usize>().max(1);
+        let page = painter.below(2 * counts.len());
+        let start = queries * counts.iter().take(page).sum::<usize>();
+        let end = queries * counts.iter().take(page + 1).sum::<usize>();
+        weights[start..end].fill(0.0);
+    }
+
+    /// Returns the rows as pages: one, or some rows in each of three.
+    pub(super) fn pages(&self) -> Vec<Rows<'_>> {
+        let rows = self.rows();
+        let count = rows.count();
+        let cuts = if count < 3 { vec![0, count] } else { vec![0, count / 3, count - 1, count] };
+        let page = |range: &[usize]| {
+            let [start, end] = [range[0], range[1]];
+            let last = if end == count { rows.bytes.len() } else { (end - 1) * rows.stride + rows.len };
+            Rows {
+                bytes: &rows.bytes[start * rows.stride..last],
+                scales: rows.scales.map(|scales| &scales[start..end]),
+                ..rows
+            }
+        };
+        if self.dim.is_multiple_of(3) { vec![rows] } else { cuts.windows(2).map(page).collect() }
     }
 }

@@ -90,7 +90,7 @@ pub(super) fn score_trellis(backends: &[Backend]) -> Outcome {
             queries.len()
         );
         same_outputs(backends, case, queries.len() * count, |backend, scores| {
-            backend.score_trellis(book, &rows.rows(), 0.013, &queries, scores);
+            backend.score_trellis(book, &rows.pages(), 0.013, &queries, scores);
         })
     })
 }
@@ -105,6 +105,7 @@ pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
         // Like weights of attention: of all queries, or of the later ones.
         let signed = [0, count * (queries / 2), queries * count][painter.below(3)];
         weights[signed..].iter_mut().for_each(|weight| *weight = weight.abs());
+        rows.leave_out_a_page(painter, &mut weights);
         let mut acc = painter.floats(Style::Wide, queries * dim);
         acc.iter_mut().take(dim).for_each(|a| *a = -0.0);
         let case = format_args!(
@@ -113,7 +114,7 @@ pub(super) fn accumulate_trellis(backends: &[Backend]) -> Outcome {
             book.levels()
         );
         same_changes(backends, case, &acc, |backend, acc| {
-            backend.accumulate_trellis(book, &rows.rows(), 0.013, &weights, acc);
+            backend.accumulate_trellis(book, &rows.pages(), 0.013, &weights, acc);
         })
     })
 }

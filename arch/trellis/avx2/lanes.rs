@@ -14,7 +14,7 @@
 //!                byte, where `vpblendvb` looks
 //! ```
 //!
-//! The query is put into this order, once a page.
+//! Queries are put into this order once a call, and sums stay in it from the first page to the last.
 //!
 //! On Intel Sapphire Rapids, a row of 128 and a query take 8.4 ns with 64 centroids and 14 ns with
 //! 128. The general kernels of `avx2.rs` take 32 and 35 ns. A whole attention step (8 states, m =
@@ -25,14 +25,16 @@ mod look_up;
 mod many;
 mod planes;
 
+use super::{Ints, Memory};
 use crate::codes::avx2::many::{Buffer, taken};
-use crate::codes::scalar::{PAGE, finish_sums};
+use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
-use crate::registers::avx2::{scales_of_eight, store_first};
-use crate::rows::{Blocks, ROWS};
+use crate::registers::avx2::{load_ps, scales_of_eight, store_first, store_ps};
+use crate::rows::{Blocks, ROWS, each_page_mut_of, each_page_of, give_back, take_order};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
+use core::ops::Range;
 use look_up::{centroids, tables};
 use many::{score_tiles, sum_tiles};
 use planes::all_planes;
@@ -68,225 +70,360 @@ macro_rules! for_codes {
     };
 }
 
-/// Calls a function for a shape.
+/// Calls a function for a shape. Returns whether there is one.
 macro_rules! for_shape {
-    ($book:expr, $rows:expr, $function:ident::<$lanes:ident>($($argument:expr),*)) => {{
-        match ($rows.dim, $book.states()) {
-            (LANE, ..=8) => for_codes!($book, $function::<$lanes, false, LANE>($book, $rows, $($argument),*)),
-            (LANE, 16) => for_codes!($book, $function::<$lanes, true, LANE>($book, $rows, $($argument),*)),
-            (HALF, ..=8) => for_codes!($book, $function::<$lanes, false, HALF>($book, $rows, $($argument),*)),
-            (QUARTER, ..=8) => for_codes!($book, $function::<$lanes, false, QUARTER>($book, $rows, $($argument),*)),
+    ($book:expr, $dim:expr, $function:ident::<$lanes:ident>($($argument:expr),*)) => {{
+        match ($dim, $book.states()) {
+            (LANE, ..=8) => for_codes!($book, $function::<$lanes, false, LANE>($book, $($argument),*)),
+            (LANE, 16) => for_codes!($book, $function::<$lanes, true, LANE>($book, $($argument),*)),
+            (HALF, ..=8) => for_codes!($book, $function::<$lanes, false, HALF>($book, $($argument),*)),
+            (QUARTER, ..=8) => for_codes!($book, $function::<$lanes, false, QUARTER>($book, $($argument),*)),
             _ => return false,
         }
         true
     }};
 }
 
-/// Returns whether there is a kernel for a shape.
-pub(crate) fn takes(book: &TrellisCodebook, dim: usize) -> bool {
-    let width = dim == LANE && book.states() <= 16 || [HALF, QUARTER].contains(&dim) && book.states() <= 8;
-    width && [1, 2, 4, 8].contains(&book.levels())
-}
-
 /// Scores queries if there is a kernel for the shape. Returns whether there is.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn score<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) -> bool {
-    for_shape!(book, rows, score_as::<L>(scale, queries, scores))
+    for_shape!(book, dim, score_as::<L>(pages, scale, queries, scores))
 }
 
-/// Adds rows for as many queries as are faster with tiles, if there is a kernel for the shape.
-/// Returns how many those were.
+/// Adds weighted rows if there is a kernel for the shape. Returns whether there is.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn sum_many<L: Integers<V = __m256i>>(
+pub(crate) fn accumulate<L: Integers<V = __m256i>>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
-) -> usize {
-    let taken = taken(acc.len() / rows.dim, MANY[1]);
-    let (weights, acc) = (&weights[..taken * rows.count()], &mut acc[..taken * rows.dim]);
-    let sum = |acc: &mut [f32]| -> bool { for_shape!(book, rows, sum_tiles::<L>(scale, weights, acc)) };
-    if taken > 0 && sum(acc) { taken } else { 0 }
-}
-
-/// Adds up to 256 rows for up to eight queries, if there is a kernel for the shape. Returns whether
-/// there is.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(crate) fn sum_page<L: Integers<V = __m256i>>(
-    book: &TrellisCodebook,
-    rows: &Rows,
-    ints: &[[i16; PAGE]],
-    units: &[Option<f32>],
-    acc: &mut [f32],
 ) -> bool {
-    for_shape!(book, rows, sum_as::<L>(ints, units, acc))
+    for_shape!(book, dim, sum_as::<L>(pages, scale, weights, acc))
 }
 
 /// Scores codes of `BITS` bits. Windows have five bits if `FIVE`, otherwise up to four.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let count = rows.count();
-    let (many, queries) = queries.split_at(taken(queries.len(), MANY[0]));
-    let (many_scores, scores) = scores.split_at_mut(many.len() * count);
-    if !many.is_empty() {
-        score_tiles::<L, BITS, FIVE, DIM>(book, rows, scale, many, many_scores);
-    }
     let tables = tables::<L, BITS, FIVE>(book, L::BIAS);
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    for (queries, scores) in queries.chunks(QUERIES).zip(scores.chunks_mut(QUERIES * count)) {
-        if let [query] = queries {
-            score_one::<L, BITS, FIVE, DIM>(&tables, &blocks, scale, query, scores);
+    let many = taken(queries.len(), MANY[0]);
+    if many > 0 {
+        score_tiles::<L, BITS, FIVE, DIM>(&tables, pages, scale, (queries, many), scores);
+    }
+    for first in (many..queries.len()).step_by(QUERIES) {
+        let some = first..queries.len().min(first + QUERIES);
+        if some.len() == 1 {
+            score_one::<L, BITS, FIVE, DIM>(&tables, pages, scale, (queries, some), scores);
         } else {
-            score_some::<L, BITS, FIVE, DIM>(&tables, &blocks, scale, queries, scores);
+            score_some::<L, BITS, FIVE, DIM>(&tables, pages, scale, (queries, some), scores);
         }
     }
 }
 
-/// Scores a pair of rows with one query.
+/// Scores pages with one query.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
-    blocks: &Blocks,
+    pages: &[Rows],
     scale: f32,
-    query: &IntQuery,
+    (queries, some): (&[IntQuery], Range<usize>),
     scores: &mut [f32],
 ) {
+    let query = &queries[some.start];
     let (values, start) = (values::<BITS, DIM>(query), start::<L, BITS, DIM>(query));
-    for (i, scores) in scores.chunks_mut(8).enumerate() {
-        let (block, r) = (blocks.get(i / (ROWS / 8)), i % (ROWS / 8) * 8);
-        if r == 0 {
-            blocks.prefetch_apart(i / (ROWS / 8));
+    for (rows, scores) in each_page_mut_of(pages, queries.len(), some, scores) {
+        let mut padded = None;
+        let blocks = Blocks::new(rows, &mut padded);
+        for (i, scores) in scores.chunks_mut(8).enumerate() {
+            let (block, r) = (blocks.get(i / (ROWS / 8)), i % (ROWS / 8) * 8);
+            if r == 0 {
+                blocks.prefetch_apart(i / (ROWS / 8));
+            }
+            // Load all planes first: from memory to a window takes as long as the lookups of a pair.
+            let planes = all_planes::<BITS, DIM>(&block, r);
+            let mut sums = [_mm256_setzero_si256(); 4];
+            for (i, planes) in planes[..DIM / 32].iter().enumerate() {
+                add::<L, BITS, DIM>(
+                    i,
+                    &centroids::<L, BITS, FIVE>(tables, planes),
+                    &values,
+                    start,
+                    &mut sums,
+                );
+            }
+            finish::<BITS, DIM>(sums, query.scale * scale, scales_of_eight(&block, r), scores);
         }
-        // Load all planes first: from memory to a window takes as long as the lookups of a pair.
-        let planes = all_planes::<BITS, DIM>(&block, r);
-        let mut sums = [_mm256_setzero_si256(); 4];
-        for (i, planes) in planes[..DIM / 32].iter().enumerate() {
-            add::<L, BITS, DIM>(i, &centroids::<L, BITS, FIVE>(tables, planes), &values, start, &mut sums);
-        }
-        finish::<BITS, DIM>(sums, query.scale * scale, scales_of_eight(&block, r), scores);
     }
 }
 
-/// Scores rows with several queries, which share the lookups.
+/// Scores pages with several queries, which share the lookups.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn score_some<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     tables: &[__m256i; TABLES],
-    blocks: &Blocks,
+    pages: &[Rows],
     scale: f32,
-    queries: &[IntQuery],
+    (all, some): (&[IntQuery], Range<usize>),
     scores: &mut [f32],
 ) {
-    let mut all = [([[_mm256_setzero_si256(); 2]; EACH], _mm256_setzero_si256()); QUERIES];
-    for ((values_of, start_of), query) in all.iter_mut().zip(queries) {
-        (*values_of, *start_of) = (values::<BITS, DIM>(query), start::<L, BITS, DIM>(query));
+    let queries = &all[some.clone()];
+    let zero = _mm256_setzero_si256();
+    let (mut values_of, mut sums) = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
+    let values_of = values_of.first(queries.len(), ([[zero; 2]; EACH], zero));
+    let sums = sums.first(queries.len(), [zero; 4]);
+    for (values_of, query) in values_of.iter_mut().zip(queries) {
+        *values_of = (values::<BITS, DIM>(query), start::<L, BITS, DIM>(query));
     }
-    let all = &all[..queries.len()];
-    let count = scores.len() / queries.len();
-    for first in (0..count).step_by(8) {
-        let (block, r) = (blocks.get(first / ROWS), first % ROWS);
-        if r == 0 {
-            blocks.prefetch_apart(first / ROWS);
-        }
-        let mut sums = [[_mm256_setzero_si256(); 4]; QUERIES];
-        for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
-            let found = centroids::<L, BITS, FIVE>(tables, planes);
-            for (sums, (values, start)) in sums.iter_mut().zip(all) {
-                add::<L, BITS, DIM>(i, &found, values, *start, sums);
+    for (rows, scores) in each_page_mut_of(pages, all.len(), some, scores) {
+        let mut padded = None;
+        let (blocks, count) = (Blocks::new(rows, &mut padded), rows.count());
+        for first in (0..count).step_by(8) {
+            let (block, r) = (blocks.get(first / ROWS), first % ROWS);
+            if r == 0 {
+                blocks.prefetch_apart(first / ROWS);
             }
-        }
-        let scales = scales_of_eight(&block, r);
-        for ((sums, query), scores) in sums.into_iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
-            let end = count.min(first + 8);
-            finish::<BITS, DIM>(sums, query.scale * scale, scales, &mut scores[first..end]);
+            for (i, planes) in all_planes::<BITS, DIM>(&block, r)[..DIM / 32].iter().enumerate() {
+                let found = centroids::<L, BITS, FIVE>(tables, planes);
+                for (sums, (values, start)) in sums.iter_mut().zip(&*values_of) {
+                    add::<L, BITS, DIM>(i, &found, values, *start, sums);
+                }
+            }
+            let scales = scales_of_eight(&block, r);
+            for ((sums, query), scores) in sums.iter().zip(queries).zip(scores.chunks_exact_mut(count)) {
+                let end = count.min(first + 8);
+                finish::<BITS, DIM>(*sums, query.scale * scale, scales, &mut scores[first..end]);
+            }
         }
     }
 }
 
-/// Adds rows of one shape for up to eight queries.
+/// Adds rows of one shape. Sums of pages are floats in the order of the lookups until the last
+/// page.
 #[target_feature(enable = "avx2,fma,f16c")]
 fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
-    rows: &Rows,
-    ints: &[[i16; PAGE]],
-    units: &[Option<f32>],
+    pages: &[Rows],
+    scale: f32,
+    weights: &[f32],
     acc: &mut [f32],
 ) {
-    let tables = tables::<L, BITS, FIVE>(book, 0);
-    let zero = _mm256_setzero_si256();
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    let queries = acc.len() / DIM;
-    // For each lookup, bytes 0 to 8 of a lane, then the others.
-    let (mut sums, mut weights) = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
-    let (sums, weights) = (sums.first(queries, [[zero; 2]; EACH]), weights.first(queries, [zero; 4]));
+    let all = acc.len() / DIM;
+    let many = taken(all, MANY[1]);
+    if many > 0 {
+        sum_tiles::<L, BITS, FIVE, DIM>(book, pages, scale, weights, (all, many), acc);
+    }
+    if many == all {
+        return;
+    }
+    let tables = tables::<L, BITS, FIVE>(book, BIAS as u8);
+    let (queries, acc, zero) = (all - many, &mut acc[many * DIM..], _mm256_setzero_si256());
+    let mut memory = Memory::EMPTY;
+    let mut ints = Ints::new(&mut memory, queries);
+    let mut buffers = (Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY, Buffer::<_, QUERIES>::EMPTY);
+    // Of each query: for each lookup, the even bytes of a lane, then the others; weights; and floats.
+    let sums = buffers.0.first(queries, [[zero; 2]; EACH]);
+    let of_rows = buffers.1.first(queries, ([zero; 4], zero));
+    let totals = buffers.2.first(queries, [[0.0; 8]; LANE / 8]);
+    let order = const { &order::<BITS, DIM>() };
+    for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(DIM)) {
+        take_order(&order[..DIM], acc, totals.as_flattened_mut());
+    }
     let mut found = [[zero; EACH]; 4];
-    for first in (0..rows.count()).step_by(8) {
-        let (block, r) = (blocks.get(first / ROWS), first % ROWS);
-        if r == 0 {
-            blocks.prefetch_apart(first / ROWS);
-        }
-        let planes = all_planes::<BITS, DIM>(&block, r);
-        for (found, planes) in found[..DIM / 32].iter_mut().zip(&planes) {
-            *found = centroids::<L, BITS, FIVE>(&tables, planes);
-        }
-        for (weights, ints) in weights.iter_mut().zip(ints) {
-            for (i, weights) in weights.iter_mut().enumerate() {
-                let (a, b) = (ints[first + i], ints[first + i + 4]);
-                *weights = _mm256_set1_epi32(i32::from(b) << 16 | i32::from(a as u16));
+    for (page, weights) in each_page_of(pages, all, many..all, weights) {
+        for (p, rows) in page.pages(PAGE).enumerate() {
+            if !ints.quantize(book, &rows, scale, weights, (p * PAGE, page.count())) {
+                continue;
             }
-        }
-        for k in 0..EACH {
-            let mut pairs = [[zero; 2]; 4];
-            for (pair, found) in pairs[..DIM / 32].iter_mut().zip(&found) {
-                let (a, b) = (_mm256_castsi256_si128(found[k]), _mm256_extracti128_si256::<1>(found[k]));
-                *pair = [
-                    _mm256_cvtepi8_epi16(_mm_unpacklo_epi8(a, b)),
-                    _mm256_cvtepi8_epi16(_mm_unpackhi_epi8(a, b)),
-                ];
-            }
-            for (sums, weights) in sums.iter_mut().zip(&*weights) {
-                for (half, sum) in sums[k].iter_mut().enumerate() {
-                    for (i, pair) in pairs[..DIM / 32].iter().enumerate() {
-                        let of = |byte| weights[i * (LANE / DIM) + row_of_lane::<BITS, DIM>(k, byte)];
-                        let weights = _mm256_blend_epi32::<0b1111_0000>(of(8 * half), of(8 * half + 4));
-                        *sum = L::dot_words(*sum, pair[half], weights);
+            sums.fill([[zero; 2]; EACH]);
+            of_rows.iter_mut().for_each(|(_, total)| *total = zero);
+            let mut padded = None;
+            let blocks = Blocks::new(&rows, &mut padded);
+            for first in (0..rows.count()).step_by(8) {
+                let (block, r) = (blocks.get(first / ROWS), first % ROWS);
+                if r == 0 {
+                    blocks.prefetch_apart(first / ROWS);
+                }
+                let planes = all_planes::<BITS, DIM>(&block, r);
+                for (found, planes) in found[..DIM / 32].iter_mut().zip(planes) {
+                    *found = centroids::<L, BITS, FIVE>(&tables, &weave(planes));
+                }
+                for ((pairs, total), ints) in of_rows.iter_mut().zip(&*ints.ints) {
+                    *pairs = weights_of::<BITS, DIM>(&ints[first..], total);
+                }
+                for k in 0..EACH {
+                    let group = k / (EACH / GROUPS);
+                    let mut words = [[zero; 2]; 4];
+                    for (words, found) in words[..DIM / 32].iter_mut().zip(&found) {
+                        let low = _mm256_and_si256(found[k], _mm256_set1_epi16(0xff));
+                        *words = [low, _mm256_srli_epi16::<8>(found[k])];
                     }
+                    for (sums, (pairs, _)) in sums.iter_mut().zip(&*of_rows) {
+                        // Variables of their own: in memory each addition would be stored.
+                        let [mut even, mut odd] = sums[k];
+                        for (i, [low, high]) in words[..DIM / 32].iter().enumerate() {
+                            let pair = pairs[pair::<BITS, DIM>(i, group)];
+                            even = L::dot_words(even, *low, pair);
+                            odd = L::dot_words(odd, *high, pair);
+                        }
+                        sums[k] = [even, odd];
+                    }
+                }
+            }
+            let each = sums.iter().zip(&*of_rows).zip(&*ints.units).zip(&mut *totals);
+            for (((sums, (_, total)), unit), totals) in each {
+                let Some(unit) = unit else { continue };
+                let (unit, bias) = (_mm256_set1_ps(*unit), bias(*total));
+                for (sum, total) in fold::<BITS, DIM>(sums)[..DIM / 8].iter().zip(totals) {
+                    let sum = _mm256_cvtepi32_ps(_mm256_sub_epi32(*sum, bias));
+                    store_ps(total, _mm256_add_ps(load_ps(total), _mm256_mul_ps(sum, unit)));
                 }
             }
         }
     }
-    for ((sums, unit), acc) in sums.iter().zip(units).zip(acc.chunks_exact_mut(DIM)) {
-        let Some(unit) = unit else { continue };
-        let mut in_order = [0; DIM];
-        for (k, sums) in sums.as_chunks::<4>().0.iter().enumerate() {
-            for half in 0..2 {
-                // Four lookups of a byte are four neighbouring coordinates.
-                let [a, b, c, d] = *sums;
-                for (i, four) in transpose([a[half], b[half], c[half], d[half]]).into_iter().enumerate() {
-                    let lanes = [_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four)];
-                    for (lane, sum) in lanes.into_iter().enumerate() {
-                        let first = coordinate::<BITS, DIM>(4 * k, 8 * half + 4 * lane + i);
-                        add_to(&mut in_order.as_chunks_mut().0[first / 4], sum);
-                    }
-                }
-            }
-        }
-        finish_sums(&in_order, *unit, acc);
+    for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(DIM)) {
+        give_back(&order[..DIM], totals.as_flattened(), acc);
     }
+}
+
+/// What is added to centroids, so that sums of rows have unsigned bytes.
+const BIAS: i16 = 128;
+
+/// Groups of lookups that may belong to other rows of a lane, with codes of two bits.
+const GROUPS: usize = 2;
+
+/// Weaves rows of planes, so that lookups are words of two rows after a mask or a shift.
+///
+/// ```text
+/// plane, lookup    row r: 0 1 2 3 … │ row r + 4: 0 1 2 3 …        bytes
+/// woven            r: 0 1, r + 4: 0 1 │ 2 3, 2 3 │ …              bytes 0 to 7 of both in the lower lane
+/// even bytes       r: 0 │ r + 4: 0 ││ r: 2 │ r + 4: 2 ││ …        words, by a mask; odd bytes by a shift
+/// ```
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn weave(mut planes: [__m256i; 5]) -> [__m256i; 5] {
+    let pairs = _mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15);
+    for plane in &mut planes {
+        let quads = _mm256_permute4x64_epi64::<0b11_01_10_00>(*plane);
+        *plane = _mm256_shuffle_epi8(quads, _mm256_broadcastsi128_si256(pairs));
+    }
+    planes
+}
+
+/// Returns the weights of eight rows as woven lookups need them, for each [`pair`]. Adds the sums of
+/// rows r and r + 4 to `total`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn weights_of<const BITS: usize, const DIM: usize>(ints: &[i16], total: &mut __m256i) -> [__m256i; 4] {
+    let Some(ints) = ints.first_chunk::<8>() else { return [_mm256_setzero_si256(); 4] };
+    // SAFETY: the array has eight words.
+    let ints = unsafe { _mm_loadu_si128(ints.as_ptr().cast()) };
+    let pairs = _mm256_broadcastsi128_si256(_mm_unpacklo_epi16(ints, _mm_bsrli_si128::<8>(ints)));
+    *total = _mm256_add_epi32(*total, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    let mut weights = [pairs; 4];
+    for (i, weights) in weights[..=pair::<BITS, DIM>(DIM / 32 - 1, GROUPS - 1)].iter_mut().enumerate() {
+        *weights = _mm256_permutevar8x32_epi32(pairs, load_dwords(&const { dwords::<BITS, DIM>() }[i]));
+    }
+    weights
+}
+
+/// Returns which result of [`weights_of`] belongs to planes number `i` and a group of lookups.
+const fn pair<const BITS: usize, const DIM: usize>(i: usize, group: usize) -> usize {
+    if BITS == 2 && DIM < LANE { 2 * i + group } else { i }
+}
+
+/// Returns the number of the row, of the first four, for each dword of each result of [`weights_of`].
+const fn dwords<const BITS: usize, const DIM: usize>() -> [[i32; 8]; 4] {
+    let mut rows = [[0; 8]; 4];
+    let mut group = 0;
+    while group < 2 {
+        let mut at = 0;
+        while at < DIM / 32 * 8 {
+            let (i, dword) = (at / 8, at % 8);
+            let in_lane = row_of_lane::<BITS, DIM>(group * EACH / 2, dword / 4 * 8 + dword % 4 * 2);
+            rows[pair::<BITS, DIM>(i, group)][dword] = (i * (LANE / DIM) + in_lane) as i32;
+            at += 1;
+        }
+        group += 1;
+    }
+    rows
+}
+
+/// Returns what the bias adds to each sum.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn bias(total: __m256i) -> __m256i {
+    let pairs = _mm256_add_epi32(total, _mm256_shuffle_epi32::<0b10_11_00_01>(total));
+    let all = _mm256_add_epi32(pairs, _mm256_shuffle_epi32::<0b01_00_11_10>(pairs));
+    _mm256_mullo_epi32(all, _mm256_set1_epi32(BIAS.into()))
+}
+
+/// Adds the sums of rows that share a lane. Returns `DIM / 8` registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fold<const BITS: usize, const DIM: usize>(sums: &[[__m256i; 2]; EACH]) -> [__m256i; LANE / 8] {
+    let mut folded = [_mm256_setzero_si256(); LANE / 8];
+    folded.copy_from_slice(sums.as_flattened());
+    let both = |a, b| {
+        let lower = _mm256_permute2x128_si256::<0x20>(a, b);
+        _mm256_add_epi32(lower, _mm256_permute2x128_si256::<0x31>(a, b))
+    };
+    if BITS == 2 && DIM < LANE {
+        // Lookups 4 to 7 are those of the next rows.
+        for i in 0..EACH {
+            folded[i] = _mm256_add_epi32(folded[i], folded[i + EACH]);
+        }
+    } else if DIM < LANE {
+        // The upper lane has the next rows.
+        for i in 0..EACH {
+            folded[i] = both(folded[2 * i], folded[2 * i + 1]);
+        }
+    }
+    if BITS == 2 && DIM == QUARTER {
+        for i in 0..EACH / 2 {
+            folded[i] = both(folded[2 * i], folded[2 * i + 1]);
+        }
+    } else if DIM == QUARTER {
+        // Dwords 0 and 1 of a lane are one row, 2 and 3 the next.
+        for i in 0..EACH / 2 {
+            let (a, b) = (folded[2 * i], folded[2 * i + 1]);
+            folded[i] = _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        }
+    }
+    folded
+}
+
+/// Returns the coordinates of what [`fold`] returns, of which `DIM` are used.
+const fn order<const BITS: usize, const DIM: usize>() -> [u16; LANE] {
+    let mut order = [0; LANE];
+    let mut at = 0;
+    while at < LANE {
+        let (register, lane, dword) = (at / 8, at / 4 % 2, at % 4);
+        // The register's first sum before folding, and the dword in it.
+        let (sum, dword) = if DIM == LANE || BITS == 2 && DIM == HALF {
+            (register, 4 * lane + dword)
+        } else if DIM == HALF || BITS == 2 {
+            (2 * register + lane, dword)
+        } else {
+            (2 * (2 * register + dword / 2) + lane, dword % 2)
+        };
+        let byte = dword / 4 * 8 + dword % 4 * 2 + sum % 2;
+        order[at] = coordinate::<BITS, DIM>(sum / 2 % EACH, byte) as u16;
+        at += 1;
+    }
+    order
 }
 
 /// Transposes four rows of four dwords in each half.
@@ -303,23 +440,14 @@ fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
     ]
 }
 
-/// Adds four integers to others in memory.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_to(four: &mut [i32; 4], sum: __m128i) {
-    let place = four.as_mut_ptr().cast();
-    // SAFETY: the array has four integers.
-    unsafe { _mm_storeu_si128(place, _mm_add_epi32(_mm_loadu_si128(place), sum)) }
-}
-
 /// Returns which coordinate the `k`-th lookup finds for byte `i` of a lane.
-fn coordinate<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
+const fn coordinate<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
     let in_lane = if BITS == 2 { k / 4 * 64 + i * 4 + k % 4 } else { i * 8 + k };
     in_lane % DIM
 }
 
 /// Returns which of a lane's rows the `k`-th lookup finds for byte `i`.
-fn row_of_lane<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
+const fn row_of_lane<const BITS: usize, const DIM: usize>(k: usize, i: usize) -> usize {
     let in_lane = if BITS == 2 { k / 4 * 64 + i * 4 } else { i * 8 };
     in_lane / DIM
 }
@@ -420,6 +548,14 @@ fn values<const BITS: usize, const DIM: usize>(query: &IntQuery) -> Values {
 fn start<L: Integers<V = __m256i>, const BITS: usize, const DIM: usize>(query: &IntQuery) -> __m256i {
     let sum = query.values.iter().map(|value| i32::from(*value)).sum::<i32>();
     _mm256_set1_epi32(-i32::from(L::BIAS) / partial_sums::<BITS, DIM>() as i32 * sum)
+}
+
+/// Loads eight dwords.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_dwords(dwords: &[i32; 8]) -> __m256i {
+    // SAFETY: the array has eight dwords.
+    unsafe { _mm256_loadu_si256(dwords.as_ptr().cast()) }
 }
 
 #[inline]

@@ -30,13 +30,41 @@ const fn inverse(raw: usize) -> [u64; 8] {
     lanes
 }
 
-/// For each position, the byte that `interleave` must find there so that its registers have
-/// coordinates in order.
-pub(super) static FOURS: [[u8; CHUNK]; 5] = [fours(0), fours(1), fours(2), fours(3), fours(4)];
+pub(super) use codebook::FOURS;
 
-/// Computes the positions for an order of lanes.
-const fn fours(order: usize) -> [u8; CHUNK] {
-    places!(i => 8 * LANES[order][codebook::FOURS[i] as usize / 8] as usize + codebook::FOURS[i] as usize % 8)
+/// An order of 64 sums.
+pub(super) struct Order {
+    /// For each place, the coordinate that it takes.
+    pub(super) there: Places,
+    /// For each coordinate, its place.
+    pub(super) back: Places,
+}
+
+/// A byte for each position in a register, see `places!`.
+pub(super) type Places = [u8; CHUNK];
+
+impl Order {
+    pub(super) const fn new(there: Places) -> Self {
+        let mut back = [0; CHUNK];
+        let mut i = 0;
+        while i < CHUNK {
+            back[there[i] as usize] = i as u8;
+            i += 1;
+        }
+        Self { there, back }
+    }
+}
+
+/// The order of sums of what `interleave` returns, for each order of lanes: lane l of register k has
+/// positions 16·l + 4·k and so on.
+pub(super) static ORDERS: [Order; 5] = [sums(0), sums(1), sums(2), sums(3), sums(4)];
+
+/// Computes the order of sums for an order of lanes.
+const fn sums(order: usize) -> Order {
+    Order::new(places!(i => {
+        let position = 16 * (i % 16 / 4) + 4 * (i / 16) + i % 4;
+        8 * GROUPS[order][position / 8] as usize + position % 8
+    }))
 }
 
 /// For each number of raw bits: the bit of the lane's quadword at which each byte's window ends

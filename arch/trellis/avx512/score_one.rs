@@ -12,14 +12,15 @@
 //! code         stays where it lies or is shifted: the table may have any order
 //! ```
 //!
-//! The query is put into the order of the lookups, once a page.
+//! The query is put into the order of the lookups, once a call.
 
+use super::BIAS;
 use super::lanes::tables;
-use super::{BIAS, MEDIUM, SMALL, WIDE, find};
+use super::lookup::{MEDIUM, SMALL, WIDE, find};
 use crate::codes::avx512::pairs::{Query, add_pairs, halves};
 use crate::codes::avx512::sums::finish;
 use crate::registers::avx512::{load, places, scales, store_first, table};
-use crate::rows::{Block, Blocks, ROWS, Window};
+use crate::rows::{Block, Blocks, ROWS, Window, each_page_mut};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, MAX_DIM, Rows};
 use core::arch::x86_64::*;
@@ -200,36 +201,37 @@ const fn four_digits(number: usize) -> usize {
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) fn score(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     query: &IntQuery,
     scores: &mut [f32],
 ) -> bool {
     let radix = book.packing().map_or(1, |packing| packing.radix());
-    if !rows.dim.is_multiple_of(UNIT) || radix != 1 && rows.dim != UNIT {
+    if !dim.is_multiple_of(UNIT) || radix != 1 && dim != UNIT {
         return false;
     }
     match (book.levels(), book.history()) {
-        (1, ..=5) => score_as::<0, false, 5>(book, rows, scale, query, scores),
-        (1, _) => score_as::<0, false, 6>(book, rows, scale, query, scores),
-        (2, ..=3) => score_as::<1, false, 3>(book, rows, scale, query, scores),
-        (2, 4) => score_as::<1, false, 4>(book, rows, scale, query, scores),
-        (2, 5) => score_as::<1, false, 5>(book, rows, scale, query, scores),
-        (2, _) => score_as::<1, false, 6>(book, rows, scale, query, scores),
-        (4, ..=3) => score_as::<2, false, 3>(book, rows, scale, query, scores),
-        (4, 4) => score_as::<2, false, 4>(book, rows, scale, query, scores),
-        (4, 5) => score_as::<2, false, 5>(book, rows, scale, query, scores),
-        (8, 2) => score_as::<3, false, 2>(book, rows, scale, query, scores),
-        (8, 3) => score_as::<3, false, 3>(book, rows, scale, query, scores),
-        (8, 4) => score_as::<3, false, 4>(book, rows, scale, query, scores),
-        (16, 2) => score_as::<4, false, 2>(book, rows, scale, query, scores),
-        (16, 3) => score_as::<4, false, 3>(book, rows, scale, query, scores),
-        (3, ..=3) => score_as::<0, true, 3>(book, rows, scale, query, scores),
-        (3, 4) => score_as::<0, true, 4>(book, rows, scale, query, scores),
-        (3, 5) => score_as::<0, true, 5>(book, rows, scale, query, scores),
-        (6, ..=3) => score_as::<1, true, 3>(book, rows, scale, query, scores),
-        (6, 4) => score_as::<1, true, 4>(book, rows, scale, query, scores),
-        (12, ..=3) => score_as::<2, true, 3>(book, rows, scale, query, scores),
+        (1, ..=5) => score_as::<0, false, 5>(book, dim, pages, scale, query, scores),
+        (1, _) => score_as::<0, false, 6>(book, dim, pages, scale, query, scores),
+        (2, ..=3) => score_as::<1, false, 3>(book, dim, pages, scale, query, scores),
+        (2, 4) => score_as::<1, false, 4>(book, dim, pages, scale, query, scores),
+        (2, 5) => score_as::<1, false, 5>(book, dim, pages, scale, query, scores),
+        (2, _) => score_as::<1, false, 6>(book, dim, pages, scale, query, scores),
+        (4, ..=3) => score_as::<2, false, 3>(book, dim, pages, scale, query, scores),
+        (4, 4) => score_as::<2, false, 4>(book, dim, pages, scale, query, scores),
+        (4, 5) => score_as::<2, false, 5>(book, dim, pages, scale, query, scores),
+        (8, 2) => score_as::<3, false, 2>(book, dim, pages, scale, query, scores),
+        (8, 3) => score_as::<3, false, 3>(book, dim, pages, scale, query, scores),
+        (8, 4) => score_as::<3, false, 4>(book, dim, pages, scale, query, scores),
+        (16, 2) => score_as::<4, false, 2>(book, dim, pages, scale, query, scores),
+        (16, 3) => score_as::<4, false, 3>(book, dim, pages, scale, query, scores),
+        (3, ..=3) => score_as::<0, true, 3>(book, dim, pages, scale, query, scores),
+        (3, 4) => score_as::<0, true, 4>(book, dim, pages, scale, query, scores),
+        (3, 5) => score_as::<0, true, 5>(book, dim, pages, scale, query, scores),
+        (6, ..=3) => score_as::<1, true, 3>(book, dim, pages, scale, query, scores),
+        (6, 4) => score_as::<1, true, 4>(book, dim, pages, scale, query, scores),
+        (12, ..=3) => score_as::<2, true, 3>(book, dim, pages, scale, query, scores),
         _ => return false,
     }
     true
@@ -239,15 +241,16 @@ pub(crate) fn score(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    if DIGIT || rows.dim == UNIT {
-        score_units::<RAW, DIGIT, HISTORY, 1>(book, rows, scale, query, scores);
+    if DIGIT || dim == UNIT {
+        score_units::<RAW, DIGIT, HISTORY, 1>(book, dim, pages, scale, query, scores);
     } else {
-        score_units::<RAW, DIGIT, HISTORY, UNITS>(book, rows, scale, query, scores);
+        score_units::<RAW, DIGIT, HISTORY, UNITS>(book, dim, pages, scale, query, scores);
     }
 }
 
@@ -256,39 +259,42 @@ fn score_as<const RAW: usize, const DIGIT: bool, const HISTORY: usize>(
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_units<const RAW: usize, const DIGIT: bool, const HISTORY: usize, const N: usize>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let units = if N == 1 { 1 } else { rows.dim / UNIT };
+    let units = if N == 1 { 1 } else { dim / UNIT };
     let way = Way::<RAW, DIGIT, HISTORY>::new(book);
     let query =
         Query::<LOOK_UPS, N>::new(query, scale, UNIT, const { &Way::<RAW, DIGIT, HISTORY>::COORDINATES });
-    let mut padded = None;
-    let blocks = Blocks::new(rows, &mut padded);
-    for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-        // In a separate function, m = 4 takes 2.5 ns a row instead of 3.0 from the second-level
-        // cache. With m = 8 and 16 it would take 1.05 to 1.1 of the time (Zen 4).
-        if RAW > 2 {
-            blocks.prefetch(i);
-        } else {
-            blocks.prefetch_apart(i);
-        }
-        let block = blocks.get(i);
-        let mut sums = [[_mm512_setzero_si512(); 4]; 2];
-        for (half, sums) in sums.iter_mut().enumerate() {
-            for (unit, values) in query.values[..units].iter().enumerate() {
-                let windows = Way::<RAW, DIGIT, HISTORY>::windows(&block, unit, units);
-                for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
-                    let planes = way.planes(&windows, unit, units, r);
-                    for (look_up, values) in values.iter().enumerate().take(if DIGIT { 5 } else { 4 }) {
-                        *sum = _mm512_dpbusd_epi32(*sum, way.centroids(look_up, &planes), *values);
+    for (rows, scores) in each_page_mut(pages, 1, scores) {
+        let mut padded = None;
+        let blocks = Blocks::new(rows, &mut padded);
+        for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+            // In a separate function, m = 4 takes 2.5 ns a row instead of 3.0 from the second-level
+            // cache. With m = 8 and 16 it would take 1.05 to 1.1 of the time (Zen 4).
+            if RAW > 2 {
+                blocks.prefetch(i);
+            } else {
+                blocks.prefetch_apart(i);
+            }
+            let block = blocks.get(i);
+            let mut sums = [[_mm512_setzero_si512(); 4]; 2];
+            for (half, sums) in sums.iter_mut().enumerate() {
+                for (unit, values) in query.values[..units].iter().enumerate() {
+                    let windows = Way::<RAW, DIGIT, HISTORY>::windows(&block, unit, units);
+                    for (r, sum) in (8 * half..).zip(sums.iter_mut()) {
+                        let planes = way.planes(&windows, unit, units, r);
+                        for (look_up, values) in values.iter().enumerate().take(if DIGIT { 5 } else { 4 }) {
+                            *sum = _mm512_dpbusd_epi32(*sum, way.centroids(look_up, &planes), *values);
+                        }
                     }
                 }
             }
+            store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
         }
-        store_first(finish(add_pairs(sums), query.excess, query.factor, scales(&block)), scores);
     }
 }
 

@@ -14,12 +14,13 @@
 //!
 //! A code is a shift away too, after the bytes of its plane are distributed to as many registers as
 //! eight codes take bytes. Window and code together are the index of a table. The query is put into
-//! this order once a page.
+//! this order once a call, and sums stay in it until the last page.
 
 mod sums;
 
 use crate::codes::wide::score::{BLOCK, finish_block};
 use crate::registers::Registers;
+use crate::rows::each_page_mut_of;
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 
@@ -65,41 +66,42 @@ struct Planes<L: Registers> {
 #[inline(always)]
 pub(crate) fn score<L: Registers>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     queries: &[IntQuery],
     scores: &mut [f32],
 ) -> bool {
-    if rows.dim == HALF {
+    if dim == HALF {
         match (book.levels(), book.states()) {
-            (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<2>(rows, scale, queries, scores),
-            (4, ..=8) => Rows128::<L, 2, 4>::new(book).score::<2>(rows, scale, queries, scores),
-            (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<2>(rows, scale, queries, scores),
+            (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<2>(pages, scale, queries, scores),
+            (4, ..=8) => Rows128::<L, 2, 4>::new(book).score::<2>(pages, scale, queries, scores),
+            (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<2>(pages, scale, queries, scores),
             _ => return false,
         }
         return true;
     }
-    if rows.dim == QUARTER {
+    if dim == QUARTER {
         match (book.levels(), book.states()) {
-            (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<4>(rows, scale, queries, scores),
-            (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<4>(rows, scale, queries, scores),
+            (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<4>(pages, scale, queries, scores),
+            (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<4>(pages, scale, queries, scores),
             _ => return false,
         }
         return true;
     }
-    if rows.dim != DIM {
+    if dim != DIM {
         return false;
     }
     match (book.levels(), book.states()) {
-        (1, ..=8) => Rows128::<L, 0, 4>::new(book).score::<1>(rows, scale, queries, scores),
-        (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<1>(rows, scale, queries, scores),
-        (4, ..=8) => Rows128::<L, 2, 4>::new(book).score::<1>(rows, scale, queries, scores),
-        (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<1>(rows, scale, queries, scores),
-        (16, ..=8) => Rows128::<L, 4, 4>::new(book).score::<1>(rows, scale, queries, scores),
-        (1, 16) => Rows128::<L, 0, 5>::new(book).score::<1>(rows, scale, queries, scores),
-        (2, 16) => Rows128::<L, 1, 5>::new(book).score::<1>(rows, scale, queries, scores),
-        (4, 16) => Rows128::<L, 2, 5>::new(book).score::<1>(rows, scale, queries, scores),
-        (8, 16) => Rows128::<L, 3, 5>::new(book).score::<1>(rows, scale, queries, scores),
+        (1, ..=8) => Rows128::<L, 0, 4>::new(book).score::<1>(pages, scale, queries, scores),
+        (2, ..=8) => Rows128::<L, 1, 4>::new(book).score::<1>(pages, scale, queries, scores),
+        (4, ..=8) => Rows128::<L, 2, 4>::new(book).score::<1>(pages, scale, queries, scores),
+        (8, ..=8) => Rows128::<L, 3, 4>::new(book).score::<1>(pages, scale, queries, scores),
+        (16, ..=8) => Rows128::<L, 4, 4>::new(book).score::<1>(pages, scale, queries, scores),
+        (1, 16) => Rows128::<L, 0, 5>::new(book).score::<1>(pages, scale, queries, scores),
+        (2, 16) => Rows128::<L, 1, 5>::new(book).score::<1>(pages, scale, queries, scores),
+        (4, 16) => Rows128::<L, 2, 5>::new(book).score::<1>(pages, scale, queries, scores),
+        (8, 16) => Rows128::<L, 3, 5>::new(book).score::<1>(pages, scale, queries, scores),
         _ => return false,
     }
     true
@@ -109,18 +111,19 @@ pub(crate) fn score<L: Registers>(
 #[inline(always)]
 pub(crate) fn accumulate<L: Registers>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    dim: usize,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
     acc: &mut [f32],
 ) -> bool {
-    match (rows.dim, book.levels(), book.states()) {
-        (DIM, 2, ..=8) => Rows128::<L, 1, 4>::new(book).add_rows::<1>(rows, scale, weights, acc),
-        (DIM, 4, ..=8) => Rows128::<L, 2, 4>::new(book).add_rows::<1>(rows, scale, weights, acc),
-        (DIM, 8, ..=8) => Rows128::<L, 3, 4>::new(book).add_rows::<1>(rows, scale, weights, acc),
-        (HALF, 2, ..=8) => Rows128::<L, 1, 4>::new(book).add_rows::<2>(rows, scale, weights, acc),
-        (HALF, 4, ..=8) => Rows128::<L, 2, 4>::new(book).add_rows::<2>(rows, scale, weights, acc),
-        (HALF, 8, ..=8) => Rows128::<L, 3, 4>::new(book).add_rows::<2>(rows, scale, weights, acc),
+    match (dim, book.levels(), book.states()) {
+        (DIM, 2, ..=8) => Rows128::<L, 1, 4>::new(book).add_rows::<1>(pages, scale, weights, acc),
+        (DIM, 4, ..=8) => Rows128::<L, 2, 4>::new(book).add_rows::<1>(pages, scale, weights, acc),
+        (DIM, 8, ..=8) => Rows128::<L, 3, 4>::new(book).add_rows::<1>(pages, scale, weights, acc),
+        (HALF, 2, ..=8) => Rows128::<L, 1, 4>::new(book).add_rows::<2>(pages, scale, weights, acc),
+        (HALF, 4, ..=8) => Rows128::<L, 2, 4>::new(book).add_rows::<2>(pages, scale, weights, acc),
+        (HALF, 8, ..=8) => Rows128::<L, 3, 4>::new(book).add_rows::<2>(pages, scale, weights, acc),
         _ => return false,
     }
     true
@@ -141,31 +144,31 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         Self { table: bytes.map(|bytes| L::load(&bytes)) }
     }
 
-    /// Scores all queries, four, two or one at a time.
+    /// Scores all queries, four or one at a time.
     #[inline(always)]
-    fn score<const ROWS: usize>(&self, rows: &Rows, scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
-        let count = rows.count();
-        let (fours, ones) = queries.as_chunks::<4>();
-        let (four_scores, one_scores) = scores.split_at_mut(4 * fours.len() * count);
-        for (queries, scores) in fours.iter().zip(four_scores.chunks_exact_mut(4 * count)) {
-            self.score_with::<ROWS, 4>(rows, scale, queries, scores);
+    fn score<const ROWS: usize>(&self, pages: &[Rows], scale: f32, queries: &[IntQuery], scores: &mut [f32]) {
+        let fours = queries.len() / 4 * 4;
+        for first in (0..fours).step_by(4) {
+            self.score_with::<ROWS, 4>(pages, scale, (queries, first), scores);
         }
-        for (query, scores) in ones.iter().zip(one_scores.chunks_exact_mut(count)) {
-            self.score_with::<ROWS, 1>(rows, scale, &[*query], scores);
+        for first in fours..queries.len() {
+            self.score_with::<ROWS, 1>(pages, scale, (queries, first), scores);
         }
     }
 
-    /// Scores rows, of which ROWS make a line. Q queries share the lookups.
+    /// Scores rows, of which ROWS make a line, with Q of all queries, from `from` on. They share the
+    /// lookups.
     #[inline(always)]
     fn score_with<const ROWS: usize, const Q: usize>(
         &self,
-        rows: &Rows,
+        pages: &[Rows],
         scale: f32,
-        queries: &[IntQuery; Q],
+        (all, from): (&[IntQuery], usize),
         scores: &mut [f32],
     ) {
-        let mut values = [[L::splat(0); EACH]; Q];
-        for (values, query) in values.iter_mut().zip(queries) {
+        let (mut values, mut factors) = ([[L::splat(0); EACH]; Q], [0.0; Q]);
+        for ((values, factor), query) in values.iter_mut().zip(&mut factors).zip(&all[from..from + Q]) {
+            *factor = query.scale * scale;
             for (i, value) in values.iter_mut().enumerate() {
                 let mut bytes = [0; 16];
                 let eights = query.values.as_chunks::<EACH>().0;
@@ -175,37 +178,38 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                 *value = L::load(&bytes);
             }
         }
-        let factors = queries.each_ref().map(|query| query.scale * scale);
-        let count = rows.count();
-        for first in (0..count).step_by(BLOCK) {
-            let ours = first..count.min(first + BLOCK);
-            let mut block_sums = [[0; BLOCK]; Q];
-            if ROWS == 1 {
-                for (r, row) in ours.clone().map(|r| rows.row(r)).enumerate() {
-                    let sums = self.add_all::<1, Q>(&Self::planes(row), &values);
-                    for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
-                        block_sums[r % BLOCK] = L::sum(sum);
-                    }
-                }
-            } else {
-                for r in ours.clone().step_by(4) {
-                    let at = |i: usize| rows.row((r + i).min(count - 1));
-                    if ROWS == 4 {
-                        let planes = Self::planes_of_four([at(0), at(1), at(2), at(3)]);
-                        let sums = self.add_all::<4, Q>(&planes, &values);
+        for (rows, scores) in each_page_mut_of(pages, all.len(), from..from + Q, scores) {
+            let count = rows.count();
+            for first in (0..count).step_by(BLOCK) {
+                let ours = first..count.min(first + BLOCK);
+                let mut block_sums = [[0; BLOCK]; Q];
+                if ROWS == 1 {
+                    for (r, row) in ours.clone().map(|r| rows.row(r)).enumerate() {
+                        let sums = self.add_all::<1, Q>(&Self::planes(row), &values);
                         for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
-                            block_sums.as_chunks_mut().0[r % BLOCK / 4] = L::add_lanes(sum);
+                            block_sums[r % BLOCK] = L::sum(sum);
                         }
-                        continue;
                     }
-                    let a = self.add_all::<2, Q>(&Self::planes_of_two([at(0), at(1)]), &values);
-                    let b = self.add_all::<2, Q>(&Self::planes_of_two([at(2), at(3)]), &values);
-                    for (block_sums, (a, b)) in block_sums.iter_mut().zip(a.into_iter().zip(b)) {
-                        block_sums.as_chunks_mut().0[r % BLOCK / 4] = L::sum_halves(a, b);
+                } else {
+                    for r in ours.clone().step_by(4) {
+                        let at = |i: usize| rows.row((r + i).min(count - 1));
+                        if ROWS == 4 {
+                            let planes = Self::planes_of_four([at(0), at(1), at(2), at(3)]);
+                            let sums = self.add_all::<4, Q>(&planes, &values);
+                            for (block_sums, sum) in block_sums.iter_mut().zip(sums) {
+                                block_sums.as_chunks_mut().0[r % BLOCK / 4] = L::add_lanes(sum);
+                            }
+                            continue;
+                        }
+                        let a = self.add_all::<2, Q>(&Self::planes_of_two([at(0), at(1)]), &values);
+                        let b = self.add_all::<2, Q>(&Self::planes_of_two([at(2), at(3)]), &values);
+                        for (block_sums, (a, b)) in block_sums.iter_mut().zip(a.into_iter().zip(b)) {
+                            block_sums.as_chunks_mut().0[r % BLOCK / 4] = L::sum_halves(a, b);
+                        }
                     }
                 }
+                finish_block(&block_sums, L::read_scales(rows, first), count, factors, ours, scores);
             }
-            finish_block(&block_sums, L::read_scales(rows, first), count, factors, ours, scores);
         }
     }
 

@@ -137,7 +137,10 @@ fn decode_rows<const FORMAT: u8>(rows: &[u8], row_bytes: usize, decoded: &mut De
 pub(crate) fn accumulate_floats(format: Float, dim: usize, bytes: &[u8], weights: &[f32], acc: &mut [f32]) {
     match format {
         Float::F16 if acc.len() == dim && dim.is_multiple_of(8) => {
-            avx2::floats::add_f16(bytes, 2 * dim, weights, acc)
+            avx2::floats::add_to_one::<16>(bytes, 2 * dim, weights, acc)
+        }
+        Float::F32 if acc.len() == dim && dim.is_multiple_of(8) => {
+            avx2::floats::add_to_one::<32>(bytes, 4 * dim, weights, acc)
         }
         Float::F16 => accumulate::<F16>(dim, bytes, weights, acc),
         Float::Bf16 => accumulate::<BF16>(dim, bytes, weights, acc),

@@ -19,7 +19,7 @@ use crate::codes::avx2::many::{self, Buffer, Eight, turn_coordinates, turn_pairs
 use crate::codes::scalar::PAGE;
 use crate::registers::Integers;
 use crate::registers::avx2::Ymm;
-use crate::rows::{self, Block, Blocks};
+use crate::rows::{self, Block, Blocks, each_page_mut_of, each_page_of};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -27,67 +27,83 @@ use core::arch::x86_64::*;
 /// The bytes of eight rows in order: sixteen coordinates a register, of rows i and i + 4.
 type Bytes = [[__m256i; EACH]; 4];
 
-/// Scores as many queries as `many::taken` returned.
+/// Scores the first `many` of all queries.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn score_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
-    book: &TrellisCodebook,
-    rows: &Rows,
+    tables: &[__m256i; TABLES],
+    pages: &[Rows],
     scale: f32,
-    queries: &[IntQuery],
+    (all, many): (&[IntQuery], usize),
     scores: &mut [f32],
 ) {
-    let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, L::BIAS), None);
-    let blocks = Blocks::new(rows, &mut padded);
-    let eights = |first: usize| {
-        let block = blocks.get(first / rows::ROWS);
-        [look_up::<L, BITS, FIVE, DIM>(&tables, &block, 0), look_up::<L, BITS, FIVE, DIM>(&tables, &block, 8)]
-    };
-    if L::BIAS > 0 {
-        return many::score::<L, true>(rows, scale, queries, scores, &mut |first, tile| {
-            let eights = eights(first);
-            for (register, tile) in tile.chunks_exact_mut(4).enumerate() {
-                let mut bytes = [[_mm256_setzero_si256(); 4]; 2];
-                for (bytes, eight) in bytes.iter_mut().zip(&eights) {
-                    for (bytes, eight) in bytes.iter_mut().zip(eight) {
-                        *bytes = eight[register];
+    let mut memory = Buffer::EMPTY;
+    for first in (0..many).step_by(many::QUERIES) {
+        let some = first..many.min(first + many::QUERIES);
+        let queries = many::Queries::new(&all[some.clone()], L::BIAS > 0, &mut memory);
+        for (rows, scores) in each_page_mut_of(pages, all.len(), some, scores) {
+            let mut padded = None;
+            let blocks = Blocks::new(rows, &mut padded);
+            let eights = |first: usize| {
+                let block = blocks.get(first / rows::ROWS);
+                [
+                    look_up::<L, BITS, FIVE, DIM>(tables, &block, 0),
+                    look_up::<L, BITS, FIVE, DIM>(tables, &block, 8),
+                ]
+            };
+            if L::BIAS > 0 {
+                many::score::<L, true>(rows, scale, &queries, scores, &mut |first, tile| {
+                    let eights = eights(first);
+                    for (register, tile) in tile.chunks_exact_mut(4).enumerate() {
+                        let mut bytes = [[_mm256_setzero_si256(); 4]; 2];
+                        for (bytes, eight) in bytes.iter_mut().zip(&eights) {
+                            for (bytes, eight) in bytes.iter_mut().zip(eight) {
+                                *bytes = eight[register];
+                            }
+                        }
+                        turn_quads(bytes, tile);
                     }
-                }
-                turn_quads(bytes, tile);
+                });
+                continue;
             }
-        });
-    }
-    many::score::<L, false>(rows, scale, queries, scores, &mut |first, tile| {
-        let [low, high] = &eights(first);
-        for (register, tile) in tile.chunks_exact_mut(8).enumerate() {
-            turn_coordinates([words(low, register), words(high, register)], tile);
+            many::score::<L, false>(rows, scale, &queries, scores, &mut |first, tile| {
+                let [low, high] = &eights(first);
+                for (register, tile) in tile.chunks_exact_mut(8).enumerate() {
+                    turn_coordinates([words(low, register), words(high, register)], tile);
+                }
+            });
         }
-    });
+    }
 }
 
-/// Adds rows for as many queries as `many::taken` returned.
+/// Adds rows for the first `many` of all queries.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn sum_tiles<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const DIM: usize>(
     book: &TrellisCodebook,
-    rows: &Rows,
+    pages: &[Rows],
     scale: f32,
     weights: &[f32],
+    (all, many): (usize, usize),
     acc: &mut [f32],
 ) {
-    let (tables, mut padded) = (tables::<L, BITS, FIVE>(book, 0), None);
-    let blocks = Blocks::new(rows, &mut padded);
+    let tables = tables::<L, BITS, FIVE>(book, 0);
     let mut buffer = Buffer::<Bytes, { PAGE / 8 }>::EMPTY;
-    let of_page = buffer.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
-    many::accumulate::<L>(rows, book.levels(), scale, weights, acc, &mut |page, register, tile| {
-        if register == 0 {
-            for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
-                let block = blocks.get(first / rows::ROWS);
-                *eight = look_up::<L, BITS, FIVE, DIM>(&tables, &block, first % rows::ROWS);
+    for (rows, weights) in each_page_of(pages, all, 0..many, weights) {
+        let mut padded = None;
+        let blocks = Blocks::new(rows, &mut padded);
+        let of_page = buffer.first(rows.count().min(PAGE).div_ceil(8), [[_mm256_setzero_si256(); EACH]; 4]);
+        let acc = &mut acc[..many * DIM];
+        many::accumulate::<L>(rows, book.levels(), scale, weights, acc, &mut |page, register, tile| {
+            if register == 0 {
+                for (first, eight) in page.step_by(8).zip(of_page.iter_mut()) {
+                    let block = blocks.get(first / rows::ROWS);
+                    *eight = look_up::<L, BITS, FIVE, DIM>(&tables, &block, first % rows::ROWS);
+                }
             }
-        }
-        for (eight, tile) in of_page.iter().zip(tile.chunks_exact_mut(4)) {
-            turn_pairs(words(eight, register), tile);
-        }
-    });
+            for (eight, tile) in of_page.iter().zip(tile.chunks_exact_mut(4)) {
+                turn_pairs(words(eight, register), tile);
+            }
+        });
+    }
 }
 
 /// Looks up the centroids of rows `r` to `r + 8`.

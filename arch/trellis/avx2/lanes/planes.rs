@@ -2,7 +2,7 @@
 
 use super::{HALF, LANE, QUARTER, transpose};
 use crate::registers::avx2::load;
-use crate::rows::{Block, Window};
+use crate::rows::Block;
 use core::arch::x86_64::*;
 
 /// Loads rows `r` to `r + 8`, the first with the fifth and so on, as four results of [`planes`]
@@ -50,14 +50,14 @@ fn planes<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn planes_of_half<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5] {
     const CODES: usize = 2 + HALF / 8;
-    let path = eights(block, [2, 2], r);
+    let path = eights(quads(block, [2, 2], r));
     let inner = _mm256_slli_epi64::<4>(path);
     match BITS {
         0 => in_order::<0>(inner, path, []),
-        1 => in_order::<1>(inner, path, [eights(block, [CODES, CODES], r)]),
+        1 => in_order::<1>(inner, path, [eights(quads(block, [CODES, CODES], r))]),
         2 => in_order::<2>(inner, path, [sixteens(block, CODES, r), sixteens(block, CODES, r + 1)]),
         _ => {
-            let middle = eights(block, [CODES + 16, CODES], r);
+            let middle = eights(quads(block, [CODES + 16, CODES], r));
             in_order::<3>(inner, path, [sixteens(block, CODES, r), middle, sixteens(block, CODES + 8, r + 1)])
         }
     }
@@ -74,15 +74,15 @@ fn planes_of_quarter<const BITS: usize>(block: &Block, r: usize) -> [__m256i; 5]
             in_order::<0>(_mm256_slli_epi32::<4>(path), path, [])
         }
         1 => {
-            let a = _mm256_castsi256_ps(eights(block, [2, 2], r));
-            let b = _mm256_castsi256_ps(eights(block, [2, 2], r + 2));
+            let a = _mm256_castsi256_ps(eights(quads(block, [2, 2], r)));
+            let b = _mm256_castsi256_ps(eights(quads(block, [2, 2], r + 2)));
             let path = _mm256_castps_si256(_mm256_shuffle_ps::<0b10_00_10_00>(a, b));
             let codes = _mm256_castps_si256(_mm256_shuffle_ps::<0b11_01_11_01>(a, b));
             in_order::<1>(_mm256_slli_epi32::<4>(path), path, [codes])
         }
         2 => {
-            let (path, second) = (fours(block, 2, r), eights(block, [CODES, CODES], r + 2));
-            let codes = [eights(block, [CODES, CODES], r), second];
+            let (path, second) = (fours(block, 2, r), eights(quads(block, [CODES, CODES], r + 2)));
+            let codes = [eights(quads(block, [CODES, CODES], r)), second];
             in_order::<2>(_mm256_slli_epi32::<4>(path), path, codes)
         }
         _ => {
@@ -201,10 +201,16 @@ fn sixteens(block: &Block, start: usize, r: usize) -> __m256i {
 /// Loads eight bytes each of rows `r` and `r + 1`, and of rows `r + 4` and `r + 5`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn eights(block: &Block, starts: [usize; 2], r: usize) -> __m256i {
-    let [a, b] = starts.map(|start| block.window(start, start + 8));
-    let quad = |window: &Window, r: usize| window.quad(r) as i64;
-    _mm256_set_epi64x(quad(&b, r + 5), quad(&a, r + 4), quad(&b, r + 1), quad(&a, r))
+fn eights([a, b, c, d]: [i64; 4]) -> __m256i {
+    _mm256_set_epi64x(d, c, b, a)
+}
+
+/// Reads them. It is always inlined, which functions with target features are not: a call in the
+/// loop would take as long as the lookups of a row.
+#[inline(always)]
+fn quads(block: &Block, [first, second]: [usize; 2], r: usize) -> [i64; 4] {
+    let (a, b) = (block.window(first, first + 8), block.window(second, second + 8));
+    [a.quad(r) as i64, b.quad(r + 1) as i64, a.quad(r + 4) as i64, b.quad(r + 5) as i64]
 }
 
 /// Loads four bytes of rows `r` to `r + 4`, and of the next four.

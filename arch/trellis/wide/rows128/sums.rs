@@ -14,9 +14,11 @@
 
 use super::{DIM, EACH, Planes, Rows128};
 use crate::Rows;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights, weight_limit};
+use crate::codes::scalar::{PAGE, finish_sums, quantize_weights_in, weight_limit};
 use crate::codes::wide::woven;
 use crate::registers::Registers;
+use crate::rows::{each_page_of, give_back, take_order};
+use core::ops::Range;
 
 /// Lines whose planes are in memory.
 const RUN: usize = 64;
@@ -37,7 +39,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
     #[inline(always)]
     pub(super) fn add_rows<const ROWS: usize>(
         mut self,
-        rows: &Rows,
+        pages: &[Rows],
         scale: f32,
         weights: &[f32],
         acc: &mut [f32],
@@ -47,46 +49,64 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                 *centroids = L::xor(*centroids, L::splat(128));
             }
         }
-        let (count, dim) = (rows.count(), rows.dim);
         let mut groups = [[[L::splat(0); GROUP]; 5]; RUN / GROUP];
-        for (p, page) in rows.pages(PAGE).enumerate() {
-            let mut ours = weights.chunks_exact(count).map(|weights| &weights[p * PAGE..][..page.count()]);
-            for acc in acc.chunks_mut(TOGETHER * dim) {
-                if acc.len() == dim {
-                    self.add_page::<ROWS, 1>(&page, scale, &mut ours, &mut groups, acc);
-                } else {
-                    self.add_page::<ROWS, TOGETHER>(&page, scale, &mut ours, &mut groups, acc);
-                }
+        let queries = ROWS * acc.len() / DIM;
+        for (i, acc) in acc.chunks_mut(TOGETHER * DIM / ROWS).enumerate() {
+            let some = i * TOGETHER..queries.min((i + 1) * TOGETHER);
+            if some.len() == 1 {
+                self.add_pages::<ROWS, 1>(pages, scale, (weights, queries, some), &mut groups, acc);
+            } else {
+                self.add_pages::<ROWS, TOGETHER>(pages, scale, (weights, queries, some), &mut groups, acc);
             }
         }
     }
 
-    /// Adds a page to the sums of up to Q queries.
+    /// Adds pages to the sums of some of the queries, up to Q. Sums of pages are in the order of the
+    /// lookups until the last page.
     #[inline(always)]
-    fn add_page<'w, const ROWS: usize, const Q: usize>(
+    fn add_pages<const ROWS: usize, const Q: usize>(
         &self,
-        page: &Rows,
+        pages: &[Rows],
         scale: f32,
-        weights: &mut impl Iterator<Item = &'w [f32]>,
+        (weights, queries, some): (&[f32], usize, Range<usize>),
         groups: &mut Groups<L::V>,
         acc: &mut [f32],
     ) {
-        let dim = page.dim;
-        let (mut ints, mut units) = ([[0; PAGE]; Q], [None; Q]);
-        // Weights come last in the zip, so that those of the next queries are not consumed.
-        let each = ints.iter_mut().zip(&mut units).zip(acc.chunks_exact(dim)).zip(weights);
-        for (((ints, unit), _), weights) in each {
-            *unit = quantize_weights(page, weights, weight_limit(1 << BITS), ints);
+        let (dim, each) = (DIM / ROWS, 16 / ROWS);
+        let mut order = [0; DIM];
+        for (at, order) in order.iter_mut().enumerate() {
+            *order = (at % each * EACH + at / each) as u16;
         }
-        let mut sums = [[0; DIM]; Q];
-        for sign in woven::signs::<L>(ints.as_flattened()) {
-            let ints = ints.map(|ints| woven::part::<L>(ints, *sign));
-            self.add_ints::<ROWS, Q>(page, i32::from(*sign), &ints, groups, &mut sums);
+        let order = &order[..dim];
+        let (mut ints, mut products, mut totals) = ([[0; PAGE]; Q], [0.0; PAGE], [[0.0; DIM]; Q]);
+        for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(dim)) {
+            take_order(order, acc, totals);
         }
-        for ((acc, sums), unit) in acc.chunks_exact_mut(dim).zip(&sums).zip(units) {
-            if let Some(unit) = unit {
-                finish_sums(&sums[..dim], unit * scale, acc);
+        for (rows, weights) in each_page_of(pages, queries, some, weights) {
+            let count = rows.count();
+            for (p, page) in rows.pages(PAGE).enumerate() {
+                let mut units = [None; Q];
+                for ((ints, unit), weights) in
+                    ints.iter_mut().zip(&mut units).zip(weights.chunks_exact(count))
+                {
+                    let weights = &weights[p * PAGE..][..page.count()];
+                    *unit = quantize_weights_in(&page, weights, weight_limit(1 << BITS), &mut products, ints);
+                    ints[weights.len()..].fill(0);
+                }
+                let mut sums = [[0; DIM]; Q];
+                for sign in woven::signs::<L>(ints.as_flattened()) {
+                    let ints = ints.map(|ints| woven::part::<L>(ints, *sign));
+                    self.add_ints::<ROWS, Q>(&page, i32::from(*sign), &ints, groups, &mut sums);
+                }
+                for ((totals, sums), unit) in totals.iter_mut().zip(&sums).zip(units) {
+                    if let Some(unit) = unit {
+                        finish_sums(&sums[..dim], unit * scale, totals);
+                    }
+                }
             }
+        }
+        for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(dim)) {
+            give_back(order, totals, acc);
         }
     }
 
@@ -126,13 +146,12 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             for sum in &mut sums[..DIM / ROWS] {
                 *sum -= sign * bias;
             }
-            for (k, of_bytes) in of_bytes.iter().enumerate() {
+            for (sums, of_bytes) in sums.chunks_exact_mut(16 / ROWS).zip(of_bytes) {
                 for j in 0..4 {
                     let (upper, lower) = (L::add_lanes(of_bytes[j]), L::add_lanes(of_bytes[4 + j]));
                     for (i, (upper, lower)) in upper.into_iter().zip(lower).enumerate() {
-                        let sum = &mut sums[(4 * j + i) % (16 / ROWS) * EACH + k];
                         let added = if L::ROW_DOTS { 256 * upper + lower } else { upper };
-                        *sum += sign * added;
+                        sums[(4 * j + i) % (16 / ROWS)] += sign * added;
                     }
                 }
             }
