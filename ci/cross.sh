@@ -15,7 +15,7 @@
 # All except no_cas and lints compare the checksums of every codec's bytes and results with the table of `octaplex verify`.
 # arm64 and s390x use development builds.
 #
-# It uses rustup's targets. Where one is missing, it installs Debian's compiler, which has arm64's standard library, and the
+# It uses rustup's targets. If one is missing, it installs Debian's compiler, which has arm64's standard library, and the
 # source to build the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."

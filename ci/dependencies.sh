@@ -5,7 +5,7 @@
 #        ci/dependencies.sh offline             checks all except vulnerabilities
 #        ci/dependencies.sh semver REVISION     lists what broke in the API since then, with cargo-semver-checks
 #
-# It is not part of .ci/run, because it installs cargo-deny, which takes minutes.
+# .ci/nightly runs it. It is not part of .ci/run, because it installs cargo-deny, which takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == semver ]]; then

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the Markdown files of the repository:
+"""Checks the Markdown files of the repository, and the words of comments:
 
 * relative links lead to files, and anchors to headings;
 * paths in the repository that stand in backquotes exist;
 * docs/SUMMARY.md has every page of docs/;
 * lines end at 120 characters, except in tables, code blocks, and links that cannot be broken;
-* public pages use the field's words: WORDS has those that this project once used for them.
+* public pages use the field's words: WORDS has those that this project once used for them;
+* so do comments in COMMENTED, and they say what a thing is or does: OPENINGS has the words that none begins with.
 
     ci/docs.py      prints FILE:LINE: what is wrong, and fails if anything is"""
 import re
@@ -34,13 +35,21 @@ WORDS = {
     r"what (is|are) there": "name the thing",
     r"what [a-z]+ (has|have|brings)": "name the thing",
 }
-# What starts with one of these folders is a path, if it has no space or placeholder.
+# Folders whose comments are checked, except for those in UNCHECKED.
+COMMENTED = "cli metrics files benches examples bindings/wasm bindings/c bindings/candle fuzz ci tests".split()
+UNCHECKED = ("ci/docs.py", "ci/hip-on-cpu/", "ci/llama/", "ci/llama.sh")
+OPENINGS = r"(What|How|Who|Whose|Which|Why|Where) (?!.*\?)"  # a question may begin with them
+SLASHES = re.compile(r"(?:^|\s)//[/!]?(?=\s)(.*)|^\s*/?\*+(?=\s)(.*)|^\s*/\*(.*)")
+HASH = re.compile(r"(?:^|\s)#(?=\s)(.*)")
+SYNTAX = dict.fromkeys((".rs", ".js", ".mjs", ".ts", ".css", ".c", ".h", ".cpp"), SLASHES)
+SYNTAX |= dict.fromkeys((".sh", ".py", ".toml", ".txt"), HASH)
+# Code that starts with one of these folders is a path, if it has no space or placeholder.
 FOLDERS = "src|arch|cli|docs|tests|ci|bindings|fuzz|benches|examples|metrics|files"
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]+")
 
 
-def tracked():
-    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+def tracked(*patterns):
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     return [name for name in names if (ROOT / name).exists()]
 
@@ -119,6 +128,25 @@ def words(text):
             yield number, f"write 0{found[0]}, not {found[0]}"
 
 
+def comments(text, syntax):
+    """The comments and docstrings of a source file, and empty lines for its code."""
+    inside = False
+    for line in text.split("\n"):
+        quotes = line.count('"""') if syntax is HASH else 0
+        found = syntax.search(line)
+        yield line.replace('"""', " ") if inside or quotes else next(filter(None, found.groups()), "") if found else ""
+        inside ^= quotes % 2
+
+
+def openings(text):
+    """Comments that begin like a question without being one. A comment begins behind a line without one."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if found := re.match(OPENINGS, line.strip()):
+            if number == 1 or not lines[number - 2]:
+                yield number, f'"{found[1]}": write what it is or does'
+
+
 def summary():
     listed = {link for link in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())}
     for page in sorted((ROOT / "docs").rglob("*.md")):
@@ -129,18 +157,22 @@ def summary():
 
 def main():
     wrong = [("docs/SUMMARY.md", *found) for found in summary()]
-    names = tracked()
+    names = tracked("*.md")
     for name in names:
         text = (ROOT / name).read_text()
         checks = [links(name, text), paths(name, text), widths(text)]
         if not name.startswith(NOT_PUBLIC):
             checks.append(words(text))
         wrong += [(name, *found) for check in checks for found in check]
+    sources = [name for name in tracked(*COMMENTED) if Path(name).suffix in SYNTAX and not name.startswith(UNCHECKED)]
+    for name in sources:
+        text = "\n".join(comments((ROOT / name).read_text(), SYNTAX[Path(name).suffix]))
+        wrong += [(name, *found) for check in (words(text), openings(text)) for found in check]
     for name, line, what in wrong:
         print(f"{name}:{line}: {what}")
     if wrong:
         sys.exit(f"{len(wrong)} mistakes in the documentation")
-    print(f"{len(names)} Markdown files are in order")
+    print(f"{len(names)} Markdown files and the comments of {len(sources)} other files are in order")
 
 
 if __name__ == "__main__":

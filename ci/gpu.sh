@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs all GPU tests, in Rust and in Python, on a machine with a GPU.
 #
-# usage: ci/gpu.sh            everything: 9 minutes on an H100 with 16 CPU cores, most of which compile kernels
+# usage: ci/gpu.sh            everything: 9 minutes on an H100 with 16 CPU cores, mostly to compile kernels
 #        ci/gpu.sh NAME...    the tests in Rust whose names contain a NAME
 #
 # Each test in Rust has a process of its own, because NVRTC compiles one kernel at a time in a process. There are as many as CPU
@@ -65,7 +65,7 @@ else
   lack "no cargo: the Python package is not built"
 fi
 
-# Python's tests run beside Rust's, and their output follows.
+# Python's tests run at the same time as Rust's, and their output follows.
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if [[ -n $package ]]; then

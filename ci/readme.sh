@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every command of README.md and of the pages below as it is printed: blocks marked `sh`, and commands within a line.
-# `cargo test` runs the README's Rust blocks.
+# `ci/suite.sh` runs the README's command for all tests, which also run its Rust blocks.
 #
 # usage: ci/readme.sh
 #
@@ -34,6 +34,7 @@ run() { # run TITLE TEXT
 }
 cargo() {
   case "$*" in
+    "test --workspace --exclude octaplex-candle") echo "ci/suite.sh runs it" ;;
     "run --release -p octaplex-cli --features models -- "*)
       set -- "${@:8}"
       case $1 in
@@ -77,6 +78,11 @@ inline=0
 while IFS= read -r command; do
   inline=$((inline + 1))
   case $command in
+    'cargo add '*) # works once it is published; here the package must have this name
+      grep -qx "name = \"${command##* }\"" ../../Cargo.toml ../../bindings/*/Cargo.toml && continue
+      echo "no package has the name in: $command" >&2
+      exit 1
+      ;;
     *'--target wasm32'*) # ci/cross.sh has the compiler for it, and builds with these flags
       grep -qF -- '-C target-feature=+simd128' ../../ci/cross.sh && continue
       echo "ci/cross.sh does not build: $command" >&2

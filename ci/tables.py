@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compares the tables of the results pages, and sentences that follow from them, with the figures in docs/plots/*.csv.
+"""Compares the tables of the results pages with the figures in docs/plots/*.csv.
 
     ci/tables.py            prints PAGE:LINE: what differs, and fails if anything does
-    ci/tables.py --write    writes the rows of the tables; titles and sentences are yours to edit
+    ci/tables.py --write    writes the rows of the tables; titles are yours to edit
 
 To add a table, put its figures into a file, one number a column, with units in the titles. The page needs a marker, an
 empty line and the titles. This script writes the rows below them.
@@ -11,9 +11,8 @@ empty line and the titles. This script writes the rows below them.
     <!-- table: plots/FILE.csv NAME -->     `Tables.NAME` below yields the cells of each row
 
 Without a NAME, a column whose title starts with `(`, `to `, `±` or `,` joins the column on its left: `0.53 (+1.3%)`,
-`3.6 to 3.9`. A NAME is for ratios, and for a choice of rows. `sentences` has the sentences that are checked."""
+`3.6 to 3.9`. A NAME is for ratios, and for a choice of rows."""
 import csv
-import math
 import re
 import sys
 from collections import defaultdict
@@ -40,8 +39,8 @@ def ratio(over, under, digits=2):
     return f"{float(over) / float(under):.{digits}f}"
 
 
-def thousands(count, mark=","):
-    return f"{int(count):,}".replace(",", mark)
+def thousands(count):
+    return f"{int(count):,}"
 
 
 def joined(titles, rows):
@@ -63,11 +62,8 @@ def joined(titles, rows):
 
 
 # Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
-HEAD = {name: name for name in ("ggml f16", "ggml q8_0", "ggml q4_0")} | {
-    "turboquant:bits=4 / turboquant:bits=4": "`turboquant`",
-    "trellis:m=4 / trellis:m=4": "`trellis`",
-    "graded / trellis:m=4": "`graded` / `trellis`",
-}
+HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
+HEADS = {name: name for name in ("ggml f16", "ggml q8_0", "ggml q4_0")} | HEADS
 LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
 LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
 LLAMA |= {"ours, 2.3 bits": "`OCTAPLEX_BITS=2.3`"}
@@ -88,12 +84,18 @@ class Tables:
                 del cells[titles.index("score of 8") - 2]
                 yield codec if " " in codec else f"`{codec}`", *cells
 
-    def head(titles, rows):
-        """Times, and their shares of those of ggml's f16 on the same instructions."""
-        f16 = {isa: times for isa, codecs, *times in rows if codecs == "ggml f16"}
-        for isa, codecs, *times in rows:
-            if codecs in HEAD:
-                yield f"{isa}: {HEAD[codecs]}", *(f"{ns} ({ratio(ns, base)})" for ns, base in zip(times, f16[isa]))
+    def heads(titles, rows):
+        """A row for each width, instruction set and cache, a column for each (tokens, query heads, queries). Columns that
+        nothing was measured for are left out."""
+        cells = {(isa, width, cache, *case): f"{ns} ({share})" for isa, width, *case, cache, ns, share in rows}
+        columns = sorted({case for *_, tokens, heads, queries in cells for case in [(tokens, heads, queries)]},
+                         key=lambda case: (int(case[2]), int(case[1]), int(case[0])))
+        for width in ("128", "64"):
+            for isa, title in ("avx512", "AVX-512"), ("avx2", "AVX2"):
+                for cache, name in HEADS.items():
+                    row = [cells.get((isa, width, cache, *column), "") for column in columns]
+                    if any(row):
+                        yield f"{width}, {title}: {name}", *row
 
     def errors(titles, rows):
         yield [error for _, error in rows]
@@ -140,7 +142,7 @@ class Tables:
             yield model, thousands(tokens), ", ".join(names), *means
 
     def profile_windows(titles, rows):
-        """Geometric means over the texts, beside those of the profiles in `profiles/` on the same texts."""
+        """Geometric means over the texts, and those of the profiles in `profiles/` on the same texts."""
         known = {(model, tokens, bits, text): (float(without), float(profile))
                  for model, text, tokens, _, bits, without, profile in read("profiles")[1]}
         found = defaultdict(dict)
@@ -188,49 +190,6 @@ class Tables:
             yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
 
 
-def sentences():
-    """Pages, and words that each has to contain."""
-
-    def span(numbers):
-        return f"{min(numbers):.2f} to {max(numbers):.2f}"
-
-    # One query at 4,096, 32,768 and 131,072 tokens: shares of ggml's f16.
-    times = {row[1]: [float(ns) for ns in row[2:5]] for row in read("peers-attention")[1] if row[0] == "AVX-512"}
-    shares = [[ns / f16 for ns, f16 in zip(times[codecs], times["ggml f16"])] for codecs in list(HEAD)[3:]]
-    page, (turboquant, trellis, graded) = "docs/performance.md", shares
-    last = f"{turboquant[2]:.2f} (`turboquant`), {trellis[2]:.2f} (`trellis`) or {graded[2]:.2f} (the default)"
-    yield page, f"At 131,072 tokens attention takes {last} of the time of ggml's f16"
-    yield page, f"With AVX-512 one query takes {span(turboquant + trellis + graded)} of the time of ggml's f16."
-    reading = next(float(row[7]) for row in read("peers")[1] if row[1] == "256 bytes, read")
-    yield page, f"Reading 256 bytes per key, which is what f16 takes, needs {reading:.0f} ns."
-    steps = [float(row[5]) / float(row[4]) for row in read("gpu-steps")[1]]
-    yield page, f"a decode step takes {span(steps)} of the time of cuDNN's bf16**, with 4-bit `turboquant`"
-    ms = {row[0].strip("`"): float(row[5]) for row in read("whole-models")[1]}
-    ours = [ms[codec] for codec in ("turboquant", "trellis", "trellis:bits=2")]
-    yield page, f"takes {min(ours):.0f} to {max(ours):.0f} ms per token, and {ms['ggml f16']:.0f} ms on ggml's f16"
-    speed = [f"{1000 / ms[codec]:.1f}" for codec in ("trellis:bits=2", "ggml f16", "ggml q4_0")]
-    yield page, "{} tokens per second on 2.1 bits a value, {} on ggml's f16 and {} on its q4_0.".format(*speed)
-
-    _, _, _, *gains = next(Tables.profile_gains(*read("profiles")))
-    yield "docs/accuracy.md", "{} of it at 2.2 bits, {} at 2.7, {} at 3.2".format(*gains)
-    ours, theirs = (next(row[9:15:2] for row in read("accuracy")[1] if row[0] == name)
-                    for name in ("`trellis:m=2`", "llama.cpp's `q4_0`, rotated"))
-    parts = [float(b) // float(a) for a, b in zip(ours, theirs)]
-    yield "docs/accuracy.md", f"has 1/{min(parts):.0f} to 1/{max(parts):.0f} of its KL on the 0.5B model"
-
-    rows = [row for row in read("transformers-gpu")[1] if row[1:3] == ["1", "131072"]]
-    ours, static = sorted(row[6] for row in rows if row[6]), next(row[4] for row in rows if "Static" in row[0])
-    for page in ("bindings/python/README.md", "docs/performance.md"):
-        yield page, f"{float(ours[0]):.1f} to {float(ours[-1]):.1f} ms (H100), and {static} with transformers' compiled static cache"
-
-    # Servers of 100 Gbit/s for 1,000 machines that each request 50,000 tokens a second, of 131,072 bytes in bf16.
-    _, rows = read("chunk-store")
-    links = 1000 * 50_000 * 131_072 * 8 / 100e9
-    size = {row[0].strip("`"): int(row[1]) for row in rows}
-    turboquant = links * size["turboquant"] / int(rows[0][1])
-    yield "docs/scale-out.md", f"need {math.ceil(links)} servers of 100 Gbit/s with bf16, and {math.ceil(turboquant)} with `turboquant`"
-
-
 def compare(text, used):
     """The page with its tables written anew, and what differs: numbers of lines, and words."""
     lines, wrong = text.split("\n"), []
@@ -271,10 +230,6 @@ def main():
     for name in sorted(files.union(name for name in vars(Tables) if name[0] != "_") - used):
         print(f"docs: no page has the table of {name}")
         count += 1
-    for page, words in sentences():
-        if words not in " ".join((ROOT / page).read_text().split()):
-            print(f"{page}: does not say: {words}")
-            count += 1
     if count:
         sys.exit(f"differences: {count}. Where a file of docs/plots is right, run python3 ci/tables.py --write")
     print(f"The tables of {len(files)} files are in order")

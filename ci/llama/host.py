@@ -24,10 +24,11 @@ def folder(package):
 declarations = open(folder("llama_cpp_py_sync") + "/_cffi_bindings.py").read()
 ffi = cffi.FFI()
 ffi.cdef(re.search(r'_LLAMA_H_CDEF = """(.*?)"""', declarations, re.S).group(1))
-try:
-    ffi.cdef("void ggml_backend_load_all(void);")
-except cffi.CDefError:
-    pass
+for declaration in ("void ggml_backend_load_all(void);", "void *ggml_backend_load(const char *path);"):
+    try:
+        ffi.cdef(declaration)
+    except cffi.CDefError:
+        pass
 library = os.environ.get("LLAMA_LIBRARY") or glob.glob(folder("xllamacpp") + "/*.so")[0]
 llama = ffi.dlopen(library, ffi.RTLD_NOW | ffi.RTLD_LOCAL)
 lines = []
@@ -45,6 +46,8 @@ def load(path, layers=99):
     """The model, once octaplex is loaded where the environment says so."""
     llama.llama_log_set(log, ffi.NULL)
     llama.llama_backend_init()
+    if "FIRST_BACKEND" in os.environ:  # a library to load before octaplex
+        assert llama.ggml_backend_load(os.environ["FIRST_BACKEND"].encode())
     llama.ggml_backend_load_all()  # reads GGML_BACKEND_PATH
     params = llama.llama_model_default_params()
     params.n_gpu_layers = layers

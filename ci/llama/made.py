@@ -12,6 +12,7 @@ KIND: llama    grouped-query attention, heads of width 64
       jamba    attention in the second of three layers, recurrent others
       qwen15   for speed: LAYERS (4) of the 28 layers of Qwen2.5-1.5B and as large a share of its vocabulary, in Q4_0:
                the work for a token has the proportions of the whole model
+      smollm2  for speed: the shape of SmolLM2-135M, in Q4_0
 """
 
 import sys
@@ -22,7 +23,11 @@ import numpy as np
 kind, out = sys.argv[1:3]
 layers = int(sys.argv[3]) if len(sys.argv) > 3 else 4
 rng = np.random.default_rng(7)
-VOCABULARY, LAYERS, TRAINED = (151_936 * layers // 28 // 64 * 64, layers, 131_072) if kind == "qwen15" else (512, 3, 4096)
+VOCABULARY, LAYERS, TRAINED = {
+    "qwen15": (151_936 * layers // 28 // 64 * 64, layers, 131_072),
+    "smollm2": (49_152, 30, 131_072),
+}.get(kind, (512, 3, 4096))
+LARGE = kind in ("qwen15", "smollm2")
 heads, groups, width = {
     "llama": (6, 3, 64),
     "llama120": (4, 2, 120),
@@ -33,11 +38,12 @@ heads, groups, width = {
     "mamba": (3, 3, 64),
     "jamba": (3, 3, 64),
     "qwen15": (12, 6, 128),
+    "smollm2": (9, 3, 64),
 }[kind]
-embedding = heads * width if kind in ("mpt", "qwen15") else 192
-hidden = 8960 if kind == "qwen15" else 2 * embedding
+embedding = heads * width if kind == "mpt" or LARGE else 192
+hidden = {"qwen15": 8960, "smollm2": 1536}.get(kind, 2 * embedding)
 
-writer = gguf.GGUFWriter(out, "llama" if kind in ("qwen15", "llama120") else kind)
+writer = gguf.GGUFWriter(out, "llama" if LARGE or kind == "llama120" else kind)
 writer.add_name(f"made {kind}")
 writer.add_context_length(TRAINED)
 writer.add_embedding_length(embedding)
@@ -87,7 +93,7 @@ if kind == "gemma2":
 def tensor(name, *shape, scale=None):
     scale = scale or shape[-1] ** -0.5
     weights = (scale * rng.standard_normal(shape)).astype(np.float32)
-    if kind != "qwen15":
+    if not LARGE:
         return writer.add_tensor(name, weights)
     q4_0 = gguf.GGMLQuantizationType.Q4_0
     writer.add_tensor(name, gguf.quants.quantize(weights, q4_0), raw_dtype=q4_0)

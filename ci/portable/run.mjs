@@ -2,7 +2,7 @@
 //   node run.mjs MODULE                                the bit-equality suite; OCTAPLEX_REQUIRE=simd128 makes its absence an error
 //   node run.mjs MODULE trellis                        the trellis codec on 110,000 random and 4,400 adversarial vectors, likewise
 //   node run.mjs MODULE verify                         as `octaplex verify`, on every backend
-//   node run.mjs MODULE time [DIM]                     attention on 2,000 tokens, eight query heads on two: µs, beside plain f32
+//   node run.mjs MODULE time [DIM]                     attention on 2,000 tokens, eight query heads on two: µs, compared with plain f32
 import { readFile } from "node:fs/promises";
 
 let lines = [];

@@ -18,7 +18,7 @@ mod trellis;
 #[allow(dead_code)] // other tests take the rest
 mod vectors;
 
-/// Where the test of backends looks for them.
+/// The test of backends takes its helpers from this module.
 mod common {
     pub(crate) use crate::vectors;
 
@@ -49,7 +49,7 @@ pub extern "C" fn backends() {
     Backend::available().for_each(|backend| say(backend.name()));
 }
 
-/// Checks every kernel of every backend, says what differs, and returns how many kernels do.
+/// Checks every kernel of every backend, prints the differences, and returns the number of different kernels.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_suite() -> u32 {
     let (backends, mut failures): (Vec<_>, _) = (Backend::available().collect(), 0);
@@ -73,13 +73,13 @@ pub extern "C" fn run_trellis() -> u32 {
     0
 }
 
-/// Room for `len` bytes that the host fills; it stays the host's.
+/// Allocates `len` bytes that the host fills and owns.
 #[unsafe(no_mangle)]
 pub extern "C" fn room(len: usize) -> *mut u8 {
     Box::leak(vec![0u8; len].into_boxed_slice()).as_mut_ptr()
 }
 
-/// Says each codec's checksums on every backend, and what they must be where they are others; returns how many are.
+/// Prints each codec's checksums on every backend, and the expected ones if they differ. Returns the number of differences.
 #[unsafe(no_mangle)]
 pub extern "C" fn run_verify() -> u32 {
     let (mut memory, mut differ) = (vec![0.0; verify::MEMORY], 0);

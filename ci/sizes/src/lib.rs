@@ -49,7 +49,7 @@ fn run(memory: &mut [u8], scratch: &mut [f32], rows: &[f32], output: &mut [f32])
 }
 
 /// # Safety
-/// The pointers are valid for so many values.
+/// The pointers are valid for these numbers of values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn octaplex_run(
     memory: *mut u8,
