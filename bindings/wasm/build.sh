@@ -7,7 +7,7 @@
 #        build.sh one FILE              builds the module of one codec
 #        build.sh bench FILE [plain]    builds the module of bench/
 #
-# It needs a Rust that has the target wasm32-unknown-unknown.
+# It needs a Rust that has the target wasm32-unknown-unknown. OCTAPLEX_RUSTFLAGS has more flags for all modules.
 set -euo pipefail
 package=$(cd "$(dirname "$0")" && pwd)
 root=$package/../..
@@ -24,7 +24,7 @@ if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
 fi
 
 build() { # build FLAGS FILE OPTIONS...: a module, with these flags of the compiler
-  RUSTFLAGS=$1 "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$package/Cargo.toml}" "${@:3}"
+  RUSTFLAGS="$1 ${OCTAPLEX_RUSTFLAGS:-}" "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$package/Cargo.toml}" "${@:3}"
   cp "$CARGO_TARGET_DIR/$target/release/${module:-octaplex_wasm}.wasm" "$2"
 }
 

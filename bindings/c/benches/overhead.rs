@@ -1,5 +1,6 @@
-//! What a call through C costs over the same call in Rust, in one program: the least of many turns, since every disturbance
-//! only adds. `cargo bench -p octaplex-c`. It fails where the results differ and not for a time, which a busy machine decides.
+//! Measures the cost of a call through C over the same call in Rust, in one program: the least of many turns, because every
+//! disturbance only adds. `cargo bench -p octaplex-c`. It fails if results differ, never for a time: a busy machine changes
+//! times.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use octaplex::codecs::{Codec, HeadId};

@@ -76,15 +76,11 @@ pub unsafe extern "C" fn octaplex_cache_create(
 ) -> *mut octaplex_cache {
     let create = || {
         // SAFETY: the caller's promises.
-        let (layers, profiled, backend, first) = unsafe {
-            let (layers, given) = config::read(config)?;
-            let profiled = config::profiled(&layers, &given)?;
-            (layers, profiled, arguments::backend(given.backend)?, given.first_layer)
+        let (layers, backend) = unsafe {
+            let (cache, choice, given) = config::read(config)?;
+            (config::layers(&cache, &choice, given.first_layer)?, arguments::backend(given.backend)?)
         };
-        let cache = match profiled {
-            Some(layers) => KvCache::new(layers, backend)?,
-            None => KvCache::new(config::layers(&layers, first), backend)?,
-        };
+        let cache = KvCache::new(layers, backend)?;
         Ok(Box::into_raw(Box::new(Held::new(WORD, Inside::Heap(Box::new(cache), backend)))).cast())
     };
     // SAFETY: the caller's promise.
@@ -129,20 +125,21 @@ impl Plan {
 /// As for [`octaplex_cache_create`].
 unsafe fn plan(config: *const octaplex_config, queries: usize) -> Result<(LayerConfig, Backend, Plan)> {
     // SAFETY: the caller's promises.
-    let (layers, backend, first) = unsafe {
-        let (layers, given) = config::read(config)?;
-        if !given.profile.is_null() {
+    let (cache, backend, first) = unsafe {
+        let (cache, choice, given) = config::read(config)?;
+        if choice.profile.is_some() {
             let why =
                 "octaplex_cache_create_in holds one layer, and a profile is of all: set keys and values";
             return Err(Failure::Here(octaplex_status::Unsupported, why));
         }
-        (layers, arguments::backend(given.backend)?, given.first_layer)
+        (cache.with_codecs(&choice)?, arguments::backend(given.backend)?, given.first_layer)
     };
-    let mut layers = config::layers(&layers, first);
+    let mut layers = cache.layers();
     let (Some(layer), None) = (layers.next(), layers.next()) else {
         let why = "octaplex_cache_create_in holds one layer: set layers to 1, and first_layer to its number";
         return Err(Failure::Here(octaplex_status::Unsupported, why));
     };
+    let layer = layer.layer(layer.layer.wrapping_add(first));
     // The constructor on the heap reports what is wrong with a configuration, because the plan builds no codecs.
     let Some(plan) = Plan::new(&layer, queries) else {
         octaplex::cache::SharedLayer::on_heap(&layer, backend)?;

@@ -3,7 +3,7 @@
 
 use crate::arguments;
 use crate::error::{Failure, Result, octaplex_error, octaplex_status, run};
-use octaplex::cache::Center;
+use octaplex::cache::{Center, Choice};
 use octaplex::{Attend, CacheConfig, CodecSpec, Floats, LayerConfig, Profile, Stats, bf16, f16};
 use std::borrow::Cow;
 use std::ffi::{c_char, c_void};
@@ -122,11 +122,11 @@ pub unsafe extern "C" fn octaplex_config_init(
     unsafe { run(error, || arguments::fill(config, size, CONFIG_LEAST, defaults)) }
 }
 
-/// Returns the configuration of all layers, and the caller's struct.
+/// Returns the configuration of all layers, the choice of codecs, and the caller's struct.
 ///
 /// # Safety
 /// `config` is null or the caller's, and its strings end in a zero.
-pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig, octaplex_config)> {
+pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig, Choice, octaplex_config)> {
     const NULL: Failure = Failure::Here(
         octaplex_status::Pointer,
         "the configuration is null: fill one in with octaplex_config_init",
@@ -137,19 +137,11 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.value_dim = config.value_dim;
     // SAFETY: the caller's promises.
     let [keys, values] = unsafe { [arguments::text(config.keys)?, arguments::text(config.values)?] };
-    if config.bits != 0.0 && (keys.is_some() || values.is_some()) {
-        let why = "bits chooses the codecs of keys and values: set bits, or keys and values, not both";
-        return Err(Failure::Here(octaplex_status::Unsupported, why));
-    }
-    if config.bits == 0.0 && !config.profile.is_null() {
-        let why = "a profile spends bits: set bits as well";
-        return Err(Failure::Here(octaplex_status::Unsupported, why));
-    }
-    for (text, spec) in [(keys, &mut each.keys), (values, &mut each.values)] {
-        if let Some(text) = text {
-            *spec = text.parse::<CodecSpec>()?;
-        }
-    }
+    let spec = |text: Option<&str>| text.map(str::parse::<CodecSpec>).transpose();
+    // SAFETY: the caller's promises.
+    let profile = unsafe { arguments::text(config.profile) }?.map(str::parse::<Profile>).transpose()?;
+    let bits = (config.bits != 0.0).then_some(config.bits);
+    let choice = Choice { keys: spec(keys)?, values: spec(values)?, bits, profile };
     each.center = match config.center {
         OCTAPLEX_CENTER_OFF => Center::Off,
         OCTAPLEX_CENTER_PREFIX => Center::Prefix,
@@ -169,28 +161,14 @@ pub(crate) unsafe fn read(config: *const octaplex_config) -> Result<(CacheConfig
     each.query_heads = (config.query_heads > 0).then_some(config.query_heads);
     let boundary = config.boundary_layers as usize;
     let cache = CacheConfig::new(config.layers, 0, 0, 0).each(each).boundary_layers(boundary);
-    let by_bits = config.bits != 0.0 && config.profile.is_null();
-    Ok((if by_bits { cache.for_bits(config.bits)? } else { cache }, config))
+    Ok((cache, choice, config))
 }
 
-/// Returns the layers of a configuration, numbered from its first one.
-pub(crate) fn layers(cache: &CacheConfig, first: u32) -> impl Iterator<Item = LayerConfig> {
-    cache.layers().map(move |layer| layer.layer(layer.layer.wrapping_add(first)))
-}
-
-/// Returns the layers with the codecs that the profile chooses, or `None` without a profile.
-///
-/// # Safety
-/// The configuration's strings end in a zero.
-pub(crate) unsafe fn profiled(
-    cache: &CacheConfig,
-    given: &octaplex_config,
-) -> Result<Option<Vec<LayerConfig>>> {
-    // SAFETY: the caller's promise.
-    let Some(profile) = (unsafe { arguments::text(given.profile) })? else { return Ok(None) };
-    let mut layers = profile.parse::<Profile>()?.solve(cache, given.bits)?;
-    layers.iter_mut().for_each(|layer| layer.layer = layer.layer.wrapping_add(given.first_layer));
-    Ok(Some(layers))
+/// Returns the layers of a configuration, numbered from `first` on.
+pub(crate) fn layers(cache: &CacheConfig, choice: &Choice, first: u32) -> Result<Vec<LayerConfig>> {
+    let mut layers = cache.choose(choice)?;
+    layers.iter_mut().for_each(|layer| layer.layer = layer.layer.wrapping_add(first));
+    Ok(layers)
 }
 
 /// 32-bit floats.

@@ -6,7 +6,7 @@ mod fuzz_body;
 use std::fs;
 use std::path::Path;
 
-/// Runs an input, and looks for what it left behind. Builds with debug assertions keep the words of freed handles.
+/// Runs an input, and checks that no memory is left. Builds with debug assertions keep the words of freed handles.
 fn run(input: &[u8], name: &str) -> usize {
     let mut outcome = fuzz_body::Outcome::default();
     let left = allocation_counter::measure(|| outcome = fuzz_body::c_api(input));

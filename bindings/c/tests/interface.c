@@ -410,7 +410,7 @@ static void query_heads(void) {
     WELL(octaplex_cache_attend(cache, 0, queries, 2 * QUERIES, NULL, output, 2 * QUERIES, &error));
     CHECK(same(output, expected, 2 * QUERIES));
 
-    /* Where the configuration does not say, the call does. */
+    /* If the configuration does not have the number of query heads, the call has it. */
     config.query_heads = 0;
     loaded = octaplex_cache_create(&config, &error);
     WELL(octaplex_cache_load_buffer(loaded, snapshot, length, &error));
@@ -525,8 +525,11 @@ static void configurations(void) {
 
     /* Bits, and a profile that spends them; nothing is created by one of another model. */
     REFUSED(bits, 3.2, UNSUPPORTED, "not both");
-    REFUSED(profile, PROFILE, UNSUPPORTED, "bits as well");
+    REFUSED(profile, PROFILE, UNSUPPORTED, "not both");
     wrong = config_of(NULL);
+    wrong.profile = PROFILE;
+    NOTHING(octaplex_cache_create(&wrong, &error), UNSUPPORTED, "bits as well");
+    wrong.profile = NULL;
     wrong.bits = 3.2;
     cache = octaplex_cache_create(&wrong, &error);
     CHECK(cache != NULL);

@@ -134,8 +134,8 @@ pub(crate) struct Buffer {
     pub(crate) interface: BufferInterface,
     pub(crate) buffer_type: *mut c_void,
     pub(crate) context: *mut c_void,
-    size: usize,
-    usage: c_int,
+    pub(crate) size: usize,
+    pub(crate) usage: c_int,
 }
 
 /// `struct ggml_backend`.

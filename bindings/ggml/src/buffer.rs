@@ -4,6 +4,7 @@ use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, FAILED, SUCC
 use crate::device::{Instance, NAME, instance_of, lock};
 use crate::guarded;
 use crate::store::{self, Rows, Store};
+use crate::system;
 use core::ffi::{c_char, c_int, c_void};
 use octaplex::f16;
 use std::ptr::{null, null_mut};
@@ -12,13 +13,25 @@ use std::sync::atomic::Ordering;
 /// A buffer's own data.
 struct Memory {
     instance: &'static Instance,
-    /// Address space. The system provides its pages on first use, and addresses of caches are never used.
+    /// Address space. Plain tensors use its memory; addresses of caches are never used.
     base: *mut c_void,
     size: usize,
     #[allow(clippy::vec_box, reason = "tensors hold the addresses of their stores")]
     stores: Vec<Box<Store>>,
     /// Whether the buffer has a plain tensor.
     plain: bool,
+}
+
+impl Memory {
+    /// Makes the memory usable for plain tensors.
+    fn commit(&self) -> bool {
+        // SAFETY: the reservation of `alloc`, of this size.
+        let done = unsafe { system::commit(self.base, self.size) };
+        if !done {
+            self.instance.fail(&format!("the system has no memory for {} bytes", self.size));
+        }
+        done
+    }
 }
 
 /// A buffer type of any API version.
@@ -89,11 +102,8 @@ pub(crate) extern "C" fn alloc<T: BufferType>(buffer_type: *mut c_void, size: us
                 (functions.ggml_backend_buft_alloc_buffer)((functions.ggml_backend_cpu_buffer_type)(), size)
             };
         }
-        let (access, kind) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE);
-        // SAFETY: this creates a mapping at any address.
-        let base = unsafe { libc::mmap(null_mut(), size, access, kind, -1, 0) };
-        if base == libc::MAP_FAILED {
+        let base = system::reserve(size);
+        if base.is_null() {
             instance.fail(&format!("the system has no address space for {size} bytes"));
             return null_mut();
         }
@@ -129,8 +139,8 @@ extern "C" fn free(buffer: *mut Buffer) {
         // SAFETY: the host frees a buffer once.
         let memory = unsafe { Box::from_raw((*buffer).context.cast::<Memory>()) };
         memory.stores.iter().for_each(|_| store::count(memory.instance, false));
-        // SAFETY: the mapping of `alloc`, of this size.
-        unsafe { libc::munmap(memory.base, memory.size) };
+        // SAFETY: the reservation of `alloc`, of this size.
+        unsafe { system::release(memory.base, memory.size) };
     });
 }
 
@@ -153,7 +163,12 @@ extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
                 memory.stores.push(store);
                 store::count(memory.instance, true);
             }
-            None => memory.plain = true,
+            None => {
+                if !memory.plain && !memory.commit() {
+                    return FAILED;
+                }
+                memory.plain = true;
+            }
         }
         SUCCESS
     })
@@ -324,8 +339,8 @@ extern "C" fn copy(buffer: *mut Buffer, source: *const Tensor, target: *mut Tens
 extern "C" fn clear(buffer: *mut Buffer, value: u8) {
     guarded((), || {
         let memory = memory(buffer);
-        if memory.plain || memory.stores.is_empty() {
-            // SAFETY: the mapping has this size. Addresses of caches in it are never read.
+        if memory.plain || memory.stores.is_empty() && memory.commit() {
+            // SAFETY: the reservation has this size. Addresses of caches in it are never read.
             unsafe { core::ptr::write_bytes(memory.base.cast::<u8>(), value, memory.size) };
         }
         for store in &memory.stores {

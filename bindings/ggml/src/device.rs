@@ -2,6 +2,8 @@
 
 use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor, Version};
 use crate::abi::{BufferType2, BufferType3};
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::host::Host;
 use crate::inner::Inner;
 use crate::lent::{self, Lender};
@@ -63,17 +65,21 @@ impl Instance {
         }
     }
 
-    /// Says on standard error that the first cache is compressed. Hosts often hide their log.
-    pub(crate) fn announce(&self, keys: (CodecSpec, usize, f64), values: (CodecSpec, usize, f64)) {
+    /// Says on standard error that the first cache is compressed, and what computes on it. Hosts often hide their log.
+    pub(crate) fn announce(
+        &self,
+        keys: (CodecSpec, usize, f64),
+        values: (CodecSpec, usize, f64),
+        place: &str,
+    ) {
         static SAID: AtomicBool = AtomicBool::new(false);
         if SAID.swap(true, Ordering::Relaxed) {
             return;
         }
         let (key_dim, value_dim) = (keys.1 as f64, values.1 as f64);
         let bits = (keys.2 * key_dim + values.2 * value_dim) / (key_dim + value_dim);
-        let backend = self.settings.backend.name();
         eprintln!(
-            "octaplex is on: keys in {}, values in {}, {bits:.1} bits per value ({backend})",
+            "octaplex is on: keys in {}, values in {}, {bits:.1} bits per value ({place})",
             keys.0, values.0
         );
     }
@@ -200,6 +206,8 @@ pub(crate) fn registry(host: Host, settings: Option<Settings>) -> *mut c_void {
             ));
         }
     }
+    #[cfg(feature = "cuda")]
+    cuda::attach(instance_of(context));
     registry.cast()
 }
 

@@ -2,26 +2,29 @@
 
 use crate::abi::{Backend, Buffer, BufferInterface, Device, KNOWN, Tensor, Version};
 use crate::probe;
+use crate::system::Libraries;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::ffi::CString;
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Declares functions of the host, and a method that looks them up.
 macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
-        /// Functions of the host.
+    ($(#[$about:meta])* $struct:ident: $($name:ident: fn($($argument:ty),*) $(-> $result:ty)?;)+) => {
+        $(#[$about])*
         #[derive(Clone, Copy)]
-        pub(crate) struct Functions {
+        pub(crate) struct $struct {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
         }
 
-        impl Functions {
-            fn look_up(library: *mut c_void) -> Result<Self, String> {
+        impl $struct {
+            pub(crate) fn look_up(library: &Libraries) -> Result<Self, String> {
                 Ok(Self { $($name: {
-                    let name = concat!(stringify!($name), "\0");
-                    // SAFETY: the handle is open, the name ends with a zero.
-                    let found = unsafe { libc::dlsym(library, name.as_ptr().cast()) };
+                    const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => unreachable!(),
+                    };
+                    let found = library.symbol(NAME);
                     if found.is_null() {
                         return Err(format!("the host has no function {}", stringify!($name)));
                     }
@@ -34,6 +37,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// Functions of the host.
+    Functions:
     ggml_log_get: fn(*mut Option<LogCallback>, *mut *mut c_void);
     ggml_log_set: fn(Option<LogCallback>, *mut c_void);
     ggml_op_name: fn(c_int) -> *const c_char;
@@ -74,6 +79,19 @@ functions! {
     ggml_threadpool_params_init: fn(*mut c_void, c_int);
 }
 
+#[cfg(feature = "cuda")]
+functions! {
+    /// Functions that only caches on GPUs need.
+    GpuFunctions:
+    ggml_backend_dev_count: fn() -> usize;
+    ggml_backend_dev_get: fn(usize) -> *mut Device;
+    ggml_backend_dev_buffer_type: fn(*mut Device) -> *mut c_void;
+    ggml_backend_reg_name: fn(*mut c_void) -> *const c_char;
+    ggml_graph_nodes: fn(*mut c_void) -> *mut *mut Tensor;
+    ggml_graph_view: fn(*mut c_void, c_int, c_int) -> crate::cuda::Graph;
+    ggml_backend_synchronize: fn(*mut Backend);
+}
+
 /// `ggml_custom_op_t`: takes the operation's result, the thread's number, the number of threads, and a pointer of the caller's.
 type Task = extern "C" fn(*mut Tensor, c_int, c_int, *mut c_void);
 
@@ -92,14 +110,16 @@ pub(crate) struct Host {
     pub(crate) version: Version,
     pub(crate) version_text: String,
     pub(crate) functions: Functions,
+    /// The library that called.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) library: Libraries,
 }
 
 impl Host {
     /// Finds the ggml that called.
     pub(crate) fn find(caller: *const c_void) -> Result<Self, String> {
-        let library = library_of(caller)?;
-        // SAFETY: the handle is open, the name ends with a zero.
-        let version = unsafe { libc::dlsym(library, c"ggml_version".as_ptr()) };
+        let library = Libraries::of(caller).ok_or("the host's library was not found")?;
+        let version = library.symbol(c"ggml_version");
         if version.is_null() {
             return Err(format!("this ggml has no function ggml_version; use a version of {KNOWN}"));
         }
@@ -110,13 +130,13 @@ impl Host {
             CStr::from_ptr(version())
         };
         let version_text = text.to_string_lossy().into_owned();
-        let functions = Functions::look_up(library).map_err(|why| format!("ggml {version_text}: {why}"))?;
+        let functions = Functions::look_up(&library).map_err(|why| format!("ggml {version_text}: {why}"))?;
         let version = probe::layout(&functions).map_err(|what| {
             format!(
                 "ggml {version_text} is not supported, because its layout differs in {what}; use ggml {KNOWN}"
             )
         })?;
-        Ok(Self { version, version_text, functions })
+        Ok(Self { version, version_text, functions, library })
     }
 
     pub(crate) fn info(&self, text: &str) {
@@ -176,20 +196,4 @@ impl Host {
         // SAFETY: names are constants of the host, which outlives what it loaded.
         unsafe { CStr::from_ptr((self.functions.ggml_op_name)(tensor.op)) }.to_bytes()
     }
-}
-
-/// Returns the library that contains an address, or the whole program.
-fn library_of(caller: *const c_void) -> Result<*mut c_void, String> {
-    // SAFETY: an all-zero Dl_info is valid, dladdr fills it in or returns 0; names end with a zero.
-    let library = unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        let found = !caller.is_null() && libc::dladdr(caller, &mut info) != 0 && !info.dli_fname.is_null();
-        let library = if found {
-            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD)
-        } else {
-            null_mut()
-        };
-        if library.is_null() { libc::dlopen(null(), libc::RTLD_LAZY) } else { library }
-    };
-    if library.is_null() { Err("the host's library was not found".into()) } else { Ok(library) }
 }

@@ -20,6 +20,7 @@
 
 use crate::abi::{Backend, DEVICE_CPU, F32, Registry, Tensor};
 use crate::host::{Functions, InitParams};
+use crate::system::is_writable;
 use crate::threads::Work;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::cell::{Cell, RefCell};
@@ -117,24 +118,6 @@ impl Pools {
 }
 
 const SET: &CStr = c"ggml_backend_cpu_set_threadpool";
-
-/// Returns whether this process may write to an address.
-#[cfg(target_os = "linux")]
-fn is_writable(address: usize) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    maps.lines().any(|line| {
-        let Some((range, rest)) = line.split_once(' ') else { return false };
-        let Some((first, end)) = range.split_once('-') else { return false };
-        let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
-        rest.as_bytes().get(1) == Some(&b'w') && (number(first)..number(end)).contains(&address)
-    })
-}
-
-/// Other systems do not say.
-#[cfg(not(target_os = "linux"))]
-fn is_writable(_: usize) -> bool {
-    false
-}
 
 /// The CPU registry's `get_proc_address`.
 extern "C" fn lent_address(registry: *mut Registry, name: *const c_char) -> *const c_void {

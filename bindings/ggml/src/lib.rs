@@ -1,8 +1,9 @@
 //! octaplex as the key/value cache of an unmodified llama.cpp.
 //!
-//! `cargo build --release -p octaplex-ggml` builds `liboctaplex_ggml.so` (`.dylib`), a ggml *backend library*. llama.cpp
+//! `cargo build --release -p octaplex-ggml` builds `liboctaplex_ggml.so` (`.dylib`, `octaplex_ggml.dll`), a ggml *backend library*. llama.cpp
 //! loads it through the environment variable `GGML_BACKEND_PATH` or through `ggml_backend_load`. Its device owns only the
-//! key/value cache: weights and all other work stay on the CPU.
+//! key/value cache: weights and all other work stay on the CPU. With `OCTAPLEX_GPU=1` and the feature `cuda`, which is on by
+//! default, caches on NVIDIA GPUs are compressed there (`cuda.rs`).
 //!
 //! ```text
 //! host                      this library
@@ -19,10 +20,12 @@
 //!
 //! Tensors that are not pairs of keys and values stay on the host's CPU: `plan.rs` decides it before their buffer exists.
 
-#![cfg(unix)]
+#![cfg(any(unix, windows))]
 
 mod abi;
 mod buffer;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod host;
 mod inner;
@@ -33,6 +36,7 @@ mod plan;
 mod probe;
 mod settings;
 mod store;
+mod system;
 mod threads;
 
 use core::ffi::c_void;
@@ -50,7 +54,10 @@ use std::ptr::null_mut;
 #[unsafe(naked)]
 #[cfg(target_arch = "x86_64")]
 pub unsafe extern "C" fn ggml_backend_init() -> *mut c_void {
-    core::arch::naked_asm!("mov rdi, [rsp]", "jmp {init}", init = sym init)
+    #[cfg(not(windows))]
+    core::arch::naked_asm!("mov rdi, [rsp]", "jmp {init}", init = sym init);
+    #[cfg(windows)]
+    core::arch::naked_asm!("mov rcx, [rsp]", "jmp {init}", init = sym init)
 }
 
 /// Returns the registry with this library's device, or null. ggml calls it after loading the library.
@@ -77,7 +84,7 @@ pub unsafe extern "C" fn ggml_backend_init() -> *mut c_void {
 
 extern "C" fn init(caller: *const c_void) -> *mut c_void {
     guarded(null_mut(), || {
-        threads::keep_loaded(init as *const c_void);
+        system::keep_loaded(init as *const c_void);
         let host = match host::Host::find(caller) {
             Ok(host) => host,
             Err(why) => {

@@ -1,20 +1,15 @@
 //! The memory that a program can still take, which hosts plan by.
 
+use crate::system::physical_memory;
 use std::path::Path;
 
 /// Returns the bytes that are available, and all bytes: of the machine, or of the container if it has less.
 pub(crate) fn available() -> (usize, usize) {
-    let of_machine = of_machine();
-    // Systems without these files have neither number.
+    let (free, of_machine) = physical_memory();
+    // Linux alone has these files.
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let free = read("/proc/meminfo").and_then(|text| available_in(&text)).unwrap_or(of_machine);
+    let free = read("/proc/meminfo").and_then(|text| available_in(&text)).unwrap_or(free);
     limited(&read, (free, of_machine))
-}
-
-fn of_machine() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    let of = |name| usize::try_from(unsafe { libc::sysconf(name) }).unwrap_or(0);
-    of(libc::_SC_PHYS_PAGES).saturating_mul(of(libc::_SC_PAGESIZE))
 }
 
 /// Returns `MemAvailable`: free memory, and what the system takes back from its caches of files.

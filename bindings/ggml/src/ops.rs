@@ -158,7 +158,7 @@ pub(crate) fn can_attend(instance: &Instance, op: &Tensor) -> bool {
         && key_store.learn(instance, size(keys, 0))
         && value_store.learn(instance, size(values, 0));
     if served && let Some((keys, values)) = key_store.codec().zip(value_store.codec()) {
-        instance.announce(keys, values);
+        instance.announce(keys, values, instance.settings.backend.name());
     }
     served
 }

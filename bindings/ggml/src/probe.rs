@@ -6,6 +6,7 @@
 
 use crate::abi::{Backend, Buffer, DEVICE_CPU, Device, F32, Registry, Tensor, Version};
 use crate::host::{Functions, InitParams};
+use crate::system::base_of;
 use core::ffi::c_void;
 use core::mem::{offset_of, size_of};
 use std::ptr::null_mut;
@@ -72,25 +73,69 @@ unsafe fn call(table: *const c_void, number: usize, argument: *mut c_void) -> us
     }
 }
 
-/// Returns where the library begins that contains an address, or 0.
-fn library_of(address: usize) -> usize {
-    // SAFETY: an all-zero Dl_info is valid, and dladdr takes any address.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        if libc::dladdr(address as *const c_void, &mut info) == 0 { 0 } else { info.dli_fbase as usize }
-    }
-}
-
 /// Returns whether pointers lead into one library, except those that may be null and are.
 unsafe fn is_table(table: *const usize, slots: &[Slot]) -> bool {
     // SAFETY: the caller promises a struct that begins with a function.
-    let library = library_of(unsafe { *table });
+    let library = base_of(unsafe { *table });
     library != 0
         && slots.iter().enumerate().all(|(number, slot)| {
             // SAFETY: see `layout`.
             let pointer = unsafe { *table.add(number) };
-            if pointer == 0 { *slot == Any } else { library_of(pointer) == library }
+            if pointer == 0 { *slot == Any } else { base_of(pointer) == library }
         })
+}
+
+/// Returns whether a GPU's device and buffer type are laid out as those of the CPU, whose layout is known.
+///
+/// # Safety
+/// Both are the host's.
+#[cfg(feature = "cuda")]
+pub(crate) unsafe fn is_device(
+    functions: &Functions,
+    version: Version,
+    device: *mut Device,
+    buffer_type: *mut c_void,
+) -> bool {
+    let (mut of_cpu, alignment) = match version {
+        Version::Api3 => (BUFFER_TYPE_3.to_vec(), 3),
+        Version::Api2 => (BUFFER_TYPE_2.to_vec(), 2),
+    };
+    // A GPU's memory is not the host's, so its buffer type need not say so.
+    let last = of_cpu.len() - 1;
+    of_cpu[last] = Any;
+    let slots = &of_cpu;
+    let at = offset_of!(Device, registry) / size_of::<usize>();
+    // SAFETY: tables are read no further than they are right.
+    unsafe {
+        is_table(device.cast(), &DEVICE)
+            && word(device.cast(), at) == (functions.ggml_backend_dev_backend_reg)(device) as usize
+            && is_table(buffer_type.cast(), slots)
+            && word(buffer_type, slots.len()) == device as usize
+            && call(buffer_type, alignment, buffer_type)
+                == (functions.ggml_backend_buft_get_alignment)(buffer_type)
+    }
+}
+
+/// Returns whether a GPU's backend is laid out as the CPU's.
+///
+/// # Safety
+/// It is the host's.
+#[cfg(feature = "cuda")]
+pub(crate) unsafe fn is_backend(backend: *mut Backend, device: *mut Device) -> bool {
+    // SAFETY: as above.
+    unsafe { is_table(backend.cast::<usize>().add(1), &BACKEND) && (*backend).device == device }
+}
+
+/// Returns whether a GPU's buffer is laid out as the CPU's.
+///
+/// # Safety
+/// It is the host's, and of this type and size.
+#[cfg(feature = "cuda")]
+pub(crate) unsafe fn is_buffer(buffer: *mut Buffer, buffer_type: *mut c_void, size: usize) -> bool {
+    // SAFETY: as above.
+    unsafe {
+        is_table(buffer.cast(), &BUFFER) && (*buffer).buffer_type == buffer_type && (*buffer).size == size
+    }
 }
 
 unsafe fn buffer(functions: &Functions, cpu: *mut c_void) -> Result<(), &'static str> {

@@ -4,7 +4,7 @@ use octaplex::codecs::{F16Spec, Role};
 use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
 use std::{env, fs};
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "OCTAPLEX_KEYS",
     "OCTAPLEX_VALUES",
     "OCTAPLEX_BITS",
@@ -13,6 +13,7 @@ const NAMES: [&str; 8] = [
     "OCTAPLEX_WINDOW",
     "OCTAPLEX_BACKEND",
     "OCTAPLEX_ONLY_KNOWN",
+    "OCTAPLEX_GPU",
 ];
 
 /// The settings of all caches.
@@ -33,6 +34,9 @@ pub(crate) struct Settings {
     pub(crate) backend: Backend,
     /// Whether versions of ggml that no test has seen are refused.
     pub(crate) only_known: bool,
+    /// Whether caches on GPUs are compressed.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) gpu: bool,
 }
 
 /// Bytes of a profile, which has a few thousand.
@@ -96,6 +100,7 @@ impl Settings {
             window: 64,
             backend: Backend::detect(),
             only_known: false,
+            gpu: false,
         }
     }
 
@@ -156,6 +161,7 @@ impl Settings {
             window: number("OCTAPLEX_WINDOW", none.window, 1 << 20)?,
             backend,
             only_known: number("OCTAPLEX_ONLY_KNOWN", 0, 1)? == 1,
+            gpu: number("OCTAPLEX_GPU", none.gpu.into(), 1)? == 1,
         })
     }
 

@@ -5,9 +5,9 @@
 //! the threads of the host's CPU backend (`lent.rs`). Without either it runs in a pool whose idle threads sleep.
 
 use crate::lent;
-use core::ffi::{CStr, c_uint, c_void};
+use crate::system::Libraries;
+use core::ffi::{c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -118,53 +118,10 @@ extern "C" fn share(data: *mut c_void) {
 pub(crate) fn openmp() -> Option<Parallel> {
     static FOUND: OnceLock<Option<Parallel>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        let library = loaded_runtime()?;
-        // SAFETY: the handle is open, the name ends with a zero.
-        let found = unsafe { libc::dlsym(library, c"GOMP_parallel".as_ptr()) };
+        let found = Libraries::openmp()?.symbol(c"GOMP_parallel");
         // SAFETY: both runtimes define `void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned)`.
         (!found.is_null()).then(|| unsafe { core::mem::transmute::<*mut c_void, Parallel>(found) })
     })
-}
-
-/// Finds an OpenMP runtime among the libraries of this process.
-#[cfg(target_os = "linux")]
-fn loaded_runtime() -> Option<*mut c_void> {
-    unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> i32 {
-        // SAFETY: the loader gives a valid info; `found` is the pointer below.
-        let (name, found) = unsafe { ((*info).dlpi_name, &mut *found.cast::<*mut c_void>()) };
-        if name.is_null() {
-            return 0;
-        }
-        // SAFETY: names end with a zero.
-        let path = unsafe { CStr::from_ptr(name) };
-        let file = path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        if [&b"libgomp"[..], b"libomp", b"libiomp"].iter().any(|start| file.starts_with(start)) {
-            // SAFETY: the path ends with a zero.
-            *found = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        }
-        i32::from(!found.is_null())
-    }
-    let mut found: *mut c_void = null_mut();
-    // SAFETY: the callback only reads its arguments and writes `found`.
-    unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::from_mut(&mut found).cast()) };
-    (!found.is_null()).then_some(found)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn loaded_runtime() -> Option<*mut c_void> {
-    None
-}
-
-/// Keeps this library in memory after the host unloads it, because threads of the pool run its code.
-pub(crate) fn keep_loaded(inside: *const c_void) {
-    // SAFETY: an all-zero Dl_info is valid, and dladdr fills it in or returns 0. The name of a loaded library ends with
-    // a zero.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        if libc::dladdr(inside, &mut info) != 0 && !info.dli_fname.is_null() {
-            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NODELETE);
-        }
-    }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

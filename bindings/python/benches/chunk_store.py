@@ -43,7 +43,7 @@ def tensors_in(path):
         body = file.read()
     header.pop("__metadata__", None)
     types = {"F16": np.float16, "F32": np.float32, "I32": np.int32}
-    read = lambda each: np.frombuffer(body[slice(*each["data_offsets"])], types[each["dtype"]]).reshape(each["shape"])  # noqa: E731
+    read = lambda each: np.frombuffer(body[slice(*each["data_offsets"])], types[each["dtype"]]).reshape(each["shape"])
     return {name: torch.from_numpy(read(each).astype(np.float32)) for name, each in header.items()}
 
 

@@ -73,15 +73,18 @@ pub(crate) fn bytes<'a>(array: &'a PyReadonlyArray1<u8>) -> Result<&'a [u8]> {
     contiguous(array.as_slice())
 }
 
-/// Floats in a GPU's memory: their address, their number, and the name of their type.
+/// Floats in a GPU's memory: a `View` of `_gpu.py`, from its first float to its last.
 #[derive(FromPyObject)]
-pub(crate) struct OnDevice(u64, usize, String);
+pub(crate) struct OnDevice {
+    address: u64,
+    extent: usize,
+    dtype: String,
+}
 
 impl OnDevice {
     #[allow(unsafe_code)]
     pub(crate) fn slice(&self) -> Result<DeviceSlice> {
-        let Self(address, len, name) = self;
-        let float = match &**name {
+        let float = match &*self.dtype {
             "float32" => Float::F32,
             "float16" => Float::F16,
             "bfloat16" => Float::Bf16,
@@ -90,27 +93,27 @@ impl OnDevice {
                 return Err(Error::new_err(said));
             }
         };
-        // SAFETY: `_gpu.py` passes address and length of a tensor of this GPU, and keeps the tensor alive during the call. Its
-        // library frees memory in the order of the stream that `_gpu.py` passes.
-        Ok(unsafe { DeviceSlice::new(*address, *len, float) })
+        // SAFETY: a `View` has the address and the extent of a tensor of this GPU, and keeps it alive during
+        // the call. The tensor's library frees memory in the order of the stream that `_gpu.py` passes.
+        Ok(unsafe { DeviceSlice::new(self.address, self.extent, float) })
     }
 }
 
-/// Keys and values in a GPU's memory, the number of tokens, and the strides of tokens and heads in floats.
+/// Keys and values in a GPU's memory: `Rows` of `_gpu.py`.
 #[derive(FromPyObject)]
-pub(crate) struct RowsOnDevice(OnDevice, OnDevice, usize, usize, usize);
+pub(crate) struct RowsOnDevice {
+    keys: OnDevice,
+    values: OnDevice,
+    tokens: usize,
+    token_stride: usize,
+    head_stride: usize,
+}
 
 impl RowsOnDevice {
     pub(crate) fn rows(&self) -> Result<DeviceRows> {
-        let Self(keys, values, tokens, token_stride, head_stride) = self;
-        let (keys, values) = (keys.slice()?, values.slice()?);
-        Ok(DeviceRows {
-            keys,
-            values,
-            tokens: *tokens,
-            token_stride: *token_stride,
-            head_stride: *head_stride,
-        })
+        let (keys, values) = (self.keys.slice()?, self.values.slice()?);
+        let Self { tokens, token_stride, head_stride, .. } = *self;
+        Ok(DeviceRows { keys, values, tokens, token_stride, head_stride })
     }
 }
 

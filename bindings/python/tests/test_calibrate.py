@@ -61,6 +61,7 @@ def lines_of(profile, word):
 @needs_models
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gemma3", "gemma3n", "lfm2"])
 def test_a_profile_is_what_the_caches_lose(name):
+    import kinds
     import torch
     from octaplex.transformers import OctaplexCache
 
@@ -78,7 +79,7 @@ def test_a_profile_is_what_the_caches_lose(name):
             exact = model(window, use_cache=False).logits[0, 131:-1]
             model.set_attn_implementation("octaplex")
             cache = OctaplexCache(model.config, keys="f16", values="trellis:m=2", max_rollback=0)
-            found = model(window, **given(cache)).logits[0, 131:-1]
+            found = model(window, **kinds.given(cache)).logits[0, 131:-1]
             model.set_attn_implementation(before)
         p, q = (logits.double().log_softmax(-1) for logits in (exact, found))
         return (p.exp() * (p - q)).sum(-1).mean()
@@ -91,7 +92,7 @@ def test_a_profile_is_what_the_caches_lose(name):
     cache = OctaplexCache(model.config, profile=profile, bits=2.5)
     model.set_attn_implementation("octaplex")
     with torch.no_grad():
-        model(windows[0], **given(cache))
+        model(windows[0], **kinds.given(cache))
     caches = [group.caches[0] for group in cache._groups.values()]
     config = octaplex.Cache(len(layers), caches[0].kv_heads, caches[0].head_dim, 1000, profile=profile, bits=2.5)
     for each in caches:

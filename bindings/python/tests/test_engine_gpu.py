@@ -13,8 +13,8 @@ if gpu.STAND_IN:
     pytest.skip("the stand-in has no tensors of PyTorch", allow_module_level=True)
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
-from octaplex.sequences import Sequences  # noqa: E402
-from paged_engine import Engine, Model, Request  # noqa: E402
+from octaplex.sequences import Sequences
+from paged_engine import Engine, Model, Request
 
 SIZE = dict(layers=2, kv_heads=2, head_dim=64, capacity=1024, sequences=4)
 

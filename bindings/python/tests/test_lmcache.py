@@ -17,9 +17,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: run ci/lmcache.sh")
 pytest.importorskip("lmcache", reason="LMCache is not installed: run ci/lmcache.sh")
 
-import octaplex  # noqa: E402
-import octaplex.lmcache as ours  # noqa: E402
-from lmcache.v1.distributed.api import ObjectKey  # noqa: E402
+import octaplex
+import octaplex.lmcache as ours
+from lmcache.v1.distributed.api import ObjectKey
 
 SHAPES = {"split": (2, 2, 100, 4 * 64), "fused": (1, 2, 100, 4 * 2 * 64)}
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is not installed; ci/transformers.sh installs it")
 transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed; ci/transformers.sh installs it")
 
-import kinds  # noqa: E402
-from kinds import given  # noqa: E402
-from octaplex.transformers import OctaplexCache  # noqa: E402
+import kinds
+from kinds import given
+from octaplex.transformers import OctaplexCache
 
 COMMON = dict(
     vocab_size=120, hidden_size=128, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
@@ -385,14 +385,14 @@ def test_an_encoder_alone_has_pytorchs_attention():
 
 
 def test_masks_of_other_shapes_are_refused():
-    from octaplex.transformers import _mask
+    from octaplex.transformers._attention import mask
     from transformers.masking_utils import bidirectional_mask_function, chunked_causal_mask_function
 
     sizes = dict(batch_size=1, q_length=600, kv_length=600)
-    assert _mask(**sizes) is None
+    assert mask(**sizes) is None
     for function, window in ((bidirectional_mask_function, 100), (chunked_causal_mask_function(100, torch.zeros(1, dtype=int)), 100)):
         with pytest.raises(octaplex.Error, match="neither causal"):
-            _mask(**sizes, mask_function=function, local_size=window)
+            mask(**sizes, mask_function=function, local_size=window)
 
 
 def test_the_package_itself_needs_neither_and_another_version_is_said(tmp_path):

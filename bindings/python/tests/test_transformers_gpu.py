@@ -1,4 +1,5 @@
-"""OctaplexCache on a GPU beside eager attention there, and beside OctaplexCache on the CPU, on small models with random weights."""
+"""Compares OctaplexCache on a GPU with eager attention and with OctaplexCache on the CPU, on small models
+with random weights."""
 
 import copy
 
@@ -10,14 +11,13 @@ gpu.need()
 torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed")
 
-import kinds  # noqa: E402
-from kinds import given  # noqa: E402
-import octaplex.transformers as ours  # noqa: E402
-from octaplex.transformers import OctaplexCache  # noqa: E402
+import kinds
+from kinds import given
+from octaplex.transformers import OctaplexCache, _cache
 
 DEVICE = "cpu" if gpu.STAND_IN else "cuda"
-if gpu.STAND_IN:  # whose GPU reads the memory of this process
-    ours._number_of = lambda device: 0
+if gpu.STAND_IN:  # its GPU reads the memory of this process
+    _cache._number_of = lambda device: 0
 
 COMMON = dict(
     vocab_size=120, hidden_size=128, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
@@ -86,7 +86,7 @@ def test_logits_are_near_those_of_eager_attention(name):
     cache = OctaplexCache(model.config, **FINE)
     assert_close(in_pieces(model, tokens, cache), eager(model, tokens, use_cache=False).logits)
     assert cache.get_seq_length() == 314 and cache.stats().paged_tokens > 0
-    assert all(isinstance(layer.sequences, ours._OnGpu) for layer in cache.layers)
+    assert all(isinstance(layer.sequences, _cache.GpuSequences) for layer in cache.layers)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -96,10 +96,11 @@ def test_layers_of_several_kinds(name):
     found, wanted = in_pieces(model, tokens, cache), eager(model, tokens, use_cache=False).logits
     errors = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1)
     print(name, "median", float(errors.median()), "largest", float(errors.max()))
-    # Gemma's scores are not scaled: what 8 bits change of a key is more there. Where two experts are almost equal, the other one may be taken.
+    # Gemma's scores are not scaled: what 8 bits change of a key is more there. Where two experts are almost
+    # equal, the other one may be taken.
     assert float(errors.median()) < (0.2 if name.startswith("gemma") else 0.03)
     assert cache.get_seq_length() == 314 and cache.stats().paged_tokens > 0
-    assert all(isinstance(layer.sequences, ours._OnGpu) for layer in cache.ours)
+    assert all(isinstance(layer.sequences, _cache.GpuSequences) for layer in cache.ours)
 
 
 @pytest.mark.parametrize("name", ["gemma4", "qwen3_next"])

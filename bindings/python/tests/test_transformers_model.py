@@ -12,11 +12,11 @@ MODEL, TOOL = (os.environ.get(name) for name in ("OCTAPLEX_MODEL", "OCTAPLEX_TOO
 if not (MODEL and TOOL):
     pytest.skip("OCTAPLEX_MODEL and OCTAPLEX_TOOL name no model and no tool: run ci/transformers.sh MODEL.gguf", allow_module_level=True)
 
-import gguf  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from kinds import given  # noqa: E402
-from octaplex.transformers import OctaplexCache  # noqa: E402
+import gguf
+import torch
+import transformers
+from kinds import given
+from octaplex.transformers import OctaplexCache
 
 TEXT = pathlib.Path(__file__).parents[3] / "docs/architecture.md"
 PROMPT, NEW = 250, 40  # pages of 64 and of 128 close while it writes

@@ -1,7 +1,13 @@
-"""Random calls of OctaplexCache beside eager attention without a cache, on small models of every kind with random weights.
+"""Makes random calls of an OctaplexCache, and compares logits with those of eager attention without a cache.
 
-Codecs are 8-bit integers, the most exact that a GPU has. It runs on the CPU, and with OCTAPLEX_DEVICE=cuda on a GPU, where
-ci/gpu.sh calls it. OCTAPLEX_RUNS is the number of runs, and OCTAPLEX_SEED the number of the first."""
+Each run takes a small model with random weights, and random options of the cache. Its calls are forward passes
+of prompts, blocks and single tokens, crops, reordered batches, copies and resets. Codecs are 8-bit integers,
+the most accurate that a GPU supports.
+
+* OCTAPLEX_DEVICE=cuda runs on a GPU, as ci/gpu.sh does. The default is the CPU.
+* OCTAPLEX_RUNS is the number of runs.
+* OCTAPLEX_SEED is the seed of the first run. Later runs count up from it. A failure names its seed.
+"""
 
 import copy
 import os
@@ -14,17 +20,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="octaplex.transformers: PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="octaplex.transformers: transformers is not installed")
 
-import kinds  # noqa: E402
-import octaplex.transformers as ours  # noqa: E402
-from kinds import given  # noqa: E402
-from octaplex.transformers import OctaplexCache  # noqa: E402
+import kinds
+from kinds import given
+from octaplex.transformers import OctaplexCache, _cache
 
 DEVICE = os.environ.get("OCTAPLEX_DEVICE", "cpu")
 ON_GPU = DEVICE == "cuda" or gpu.STAND_IN
 if ON_GPU:
     gpu.need()
-if gpu.STAND_IN:  # whose GPU reads the memory of this process
-    ours._number_of = lambda device: 0
+if gpu.STAND_IN:  # its GPU reads the memory of this process
+    _cache._number_of = lambda device: 0
 SEED, RUNS = (int(os.environ.get(name, default)) for name, default in (("OCTAPLEX_SEED", 1), ("OCTAPLEX_RUNS", 4 if gpu.STAND_IN else 40)))
 #: Tokens of a sequence.
 CAPACITY = 400
@@ -50,7 +55,9 @@ MODELS = {}
 
 
 def model_of(name):
-    """A model, of which each token's output depends on all of its inputs without a jump: experts are not chosen, scores not large."""
+    """Returns a model without jumps: small errors of the cache change its logits by little.
+
+    So it uses all experts, and its attention scores are small."""
     if name not in MODELS:
         torch.manual_seed(3)
         config = (CONFIGS | KINDS)[name]()
@@ -70,7 +77,7 @@ def model_of(name):
 
 
 class Run:
-    """A cache, and the tokens that it has: [batch, tokens], with zeros in ``mask`` for padding."""
+    """A cache and its tokens [batch, tokens]. ``mask`` is 0 for padding."""
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -140,16 +147,16 @@ class Run:
         how = self.choice("reorder", "repeat", "select", "mask")
         if how == "repeat":
             indices = [number for number in range(batch) for _ in range(2)]
-            call = lambda: self.cache.batch_repeat_interleave(2)  # noqa: E731
+            call = lambda: self.cache.batch_repeat_interleave(2)
         elif how == "mask":
             kept = [self.choice(True, False) for _ in range(batch)]
             kept[self.random.randrange(batch)] = True
             indices = [number for number in range(batch) if kept[number]]
-            call = lambda: self.cache.batch_select_indices(torch.tensor(kept, device=where))  # noqa: E731
+            call = lambda: self.cache.batch_select_indices(torch.tensor(kept, device=where))
         else:
             indices = [self.random.randrange(batch) for _ in range(self.choice(1, batch, batch + 1))]
             selected = torch.tensor(indices, device=where)
-            call = lambda: (self.cache.reorder_cache if how == "reorder" else self.cache.batch_select_indices)(selected)  # noqa: E731
+            call = lambda: (self.cache.reorder_cache if how == "reorder" else self.cache.batch_select_indices)(selected)
         if len(indices) > 6:
             return
         self.said.append(f"{how} {indices} on {where}")
@@ -159,7 +166,7 @@ class Run:
         self.tokens, self.mask = self.tokens[indices], self.mask[indices]
 
     def copied(self):
-        """Goes on with a copy, or with the original behind a copy's call."""
+        """Copies the cache, calls the model with one of the two, and continues with the other."""
         self.said.append("copy")
         other = copy.deepcopy(self.cache)
         if self.choice(True, False):

@@ -31,7 +31,7 @@ export class Memory {
   #decoder = new TextDecoder();
   #encoder = new TextEncoder();
   #views = {};
-  /** Where living buffers are, as [start, end], in ascending order. Views elsewhere in the memory are refused. */
+  /** Living buffers as [start, end], in ascending order. Views elsewhere in the memory are refused. */
   #living = [];
   /** Whether views of a disposed buffer may exist that are not detached. */
   #stale = false;

@@ -4,9 +4,8 @@ use crate::memory::{expect_memory, input, output, words};
 use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt;
-use octaplex::cache::Center;
+use octaplex::cache::{Center, Choice};
 use octaplex::codecs::HeadId;
 use octaplex::{
     Attend, Backend, CacheConfig, CodecSpec, Error, Floats, KvCache, LayerConfig, Profile, Stats, bf16, f16,
@@ -41,14 +40,14 @@ fn page_bytes(config: &LayerConfig) -> u64 {
     config.kv_heads as u64 * (blocks + 4 * config.key_dim + 64) as u64 + 64
 }
 
-/// Returns the layers of a cache, with the codecs that a profile chooses.
-fn profiled(text: &str, config: &CacheConfig, bits: f64) -> Result<Vec<LayerConfig>, Failure> {
+/// Returns the profile of a text, for a cache of this number of layers.
+fn profile(text: &str, layers: usize) -> Result<Profile, Failure> {
     // A parsed profile takes a few times the memory of its text. Solving it takes a step for each codec and layer.
     expect_memory(8 * text.len() as u64)?;
     let profile = text.parse::<Profile>().map_err(|error| misread(text, error))?;
     let codecs = text.lines().filter(|line| line.trim_start().starts_with(['k', 'v'])).count();
-    expect_memory(128 * (codecs * profile.layers().min(config.layers)) as u64)?;
-    Ok(profile.solve(config, bits)?)
+    expect_memory(128 * (codecs * profile.layers().min(layers)) as u64)?;
+    Ok(profile)
 }
 
 /// Returns the error of a profile's text. Its line may name a codec that this module lacks.
@@ -73,7 +72,7 @@ impl Cache {
         bits: Option<f64>,
         keys: &str,
         values: &str,
-        profile: Option<&str>,
+        profile_text: Option<&str>,
     ) -> Result<usize, Failure> {
         let [
             layers,
@@ -91,17 +90,12 @@ impl Cache {
             rollback,
             query_heads,
         ] = numbers.map(|number| number as usize);
-        if bits.is_some() && !(keys.is_empty() && values.is_empty()) {
-            let why = "bits chooses the codecs of keys and values: give bits, or codecs, not both";
-            return Err(Error::Unsupported { why }.into());
-        }
-        let default = LayerConfig::new(heads, key_dim, capacity);
         // An empty text stands for the default.
-        let codec = |text: &str, default: CodecSpec| if text.is_empty() { Ok(default) } else { text.parse() };
-        let mut each = default
+        let spec = |text: &str| (!text.is_empty()).then(|| text.parse::<CodecSpec>()).transpose();
+        let (keys, values) = (spec(keys)?, spec(values)?);
+        let profile = profile_text.map(|text| profile(text, layers)).transpose()?;
+        let mut each = LayerConfig::new(heads, key_dim, capacity)
             .value_dim(value_dim)
-            .keys(codec(keys, default.keys)?)
-            .values(codec(values, default.values)?)
             .center([Center::Off, Center::Prefix, Center::Page][center.min(2)])
             .balance(balance != 0);
         let or = |number: usize, default| given(number as u32).unwrap_or(default);
@@ -116,21 +110,15 @@ impl Cache {
             let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default());
             codec.map_err(|error| Failure::of(spec, error))
         };
-        each.required_bytes_with(&*codec(each.keys, key_dim)?, &*codec(each.values, value_dim)?)?;
+        let (k, v) = (keys.unwrap_or(each.keys), values.unwrap_or(each.values));
+        let named = each.keys(k).values(v);
+        named.required_bytes_with(&*codec(k, key_dim)?, &*codec(v, value_dim)?)?;
         if !(1..=1 << 16).contains(&layers) {
             return Err(Error::Unsupported { why: "a cache has 1 to 65,536 layers" }.into());
         }
-        expect_memory((exact_bytes(&each) + 4096).saturating_mul(layers as u64))?;
+        expect_memory((exact_bytes(&named) + 4096).saturating_mul(layers as u64))?;
         let config = CacheConfig::new(layers, heads, key_dim, capacity).each(each).boundary_layers(boundary);
-        let layers = match (bits, profile) {
-            (Some(bits), Some(profile)) => profiled(profile, &config, bits)?,
-            (Some(bits), None) => config.for_bits(bits)?.layers().collect(),
-            (None, None) => config.layers().collect(),
-            (None, Some(_)) => {
-                let why = "a profile spends bits: say how many with bits";
-                return Err(Error::Unsupported { why }.into());
-            }
-        };
+        let layers = config.choose(&Choice { keys, values, bits, profile })?;
         Ok(Self::handle(KvCache::new(layers, Backend::detect())?))
     }
 
@@ -511,7 +499,7 @@ pub unsafe extern "C" fn cache_shape(cache: *const Cache, layer: usize) -> usize
 /// Creates a snapshot. Its address and length are written to `at`. [`cache_release`] frees it.
 ///
 /// # Safety
-/// The handle lives, and `at` has room for two numbers.
+/// The handle lives, and `at` has space for two numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cache_save(cache: *const Cache, at: *mut [usize; 2]) -> usize {
     // SAFETY: the caller's promise.

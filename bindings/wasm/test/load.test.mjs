@@ -1,4 +1,4 @@
-// What `load` says where there is no module. Nothing need be built: `node --test test/load.test.mjs` runs in a clone.
+// Tests the error of `load` without a module. Nothing need be built: `node --test test/load.test.mjs` runs in a clone.
 import assert from "node:assert/strict";
 import { cp, mkdtemp, readdir, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:http";

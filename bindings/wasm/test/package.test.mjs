@@ -94,7 +94,7 @@ for (const simd of [true, false]) {
         const scores = codec.score(floats.view.subarray(DIM, 2 * DIM), bytes.view, out.view);
         assert.equal(scores.buffer, out.view.buffer);
         assert.deepEqual(new Float32Array(out.view), codec.score(keys.subarray(DIM, 2 * DIM), blocks));
-        // Where output and input overlap, the input is read first.
+        // If output and input overlap, the input is read first.
         codec.decode(bytes.view, floats.view);
         const decoded = codec.decode(blocks);
         assert.deepEqual(floats.view, decoded);
@@ -190,7 +190,8 @@ for (const simd of [true, false]) {
 
     test("a profile spends the bits as in Rust", () => {
       const codecs = (role) => [...PROFILE.matchAll(new RegExp(`^${role} (\\S+)`, "gm"))].map(([, spec]) => spec);
-      // What `Profile::solve` gives: each layer's codec of keys and of values, counted from 0 in the profile's lists.
+      // Results of `Profile::solve`: the codecs of each layer's keys and values, as indices of the profile's lists, counted
+      // from 0.
       for (const [bits, keys, values] of [
         [1.5, "101212113210001101202001100010", "110000000000000001101001100000"],
         [2.2, "323434334421103213414213311121", "321111111110001101212102200010"],

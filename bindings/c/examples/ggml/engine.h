@@ -1,4 +1,4 @@
-// What runs a model's graph, and attention as ggml has it.
+// Runs a model's graph, with ggml's own attention.
 #pragma once
 
 #include "model.h"
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-// K and V in tensors and ggml_flash_attn_ext, as in llama.cpp: what octaplex replaces.
+// K and V in tensors and ggml_flash_attn_ext, as in llama.cpp. octaplex replaces this cache.
 class ggml_attention {
   public:
     ggml_attention(const model & m, int64_t capacity, ggml_type type = GGML_TYPE_F16) {
@@ -51,7 +51,8 @@ class ggml_attention {
     std::vector<ggml_tensor *> caches;
 };
 
-// Builds a graph for one batch and computes it: the logits, [tokens][vocabulary]; `seconds` is what the computation took.
+// Builds a graph for one batch and computes it. Returns the logits, [tokens][vocabulary]; `seconds` is the time of the
+// computation.
 class runner {
   public:
     explicit runner(int threads) : backend(ggml_backend_cpu_init()), allocator(ggml_gallocr_new(ggml_backend_cpu_buffer_type())) {

@@ -1,5 +1,5 @@
 // A language model reads a text twice in step: with ggml's own flash attention on an f16 cache, and with octaplex in its
-// place. How far the two next-token distributions are apart is what the compression costs.
+// place. The cost of compression is the divergence between the two distributions of the next token.
 //
 //     octaplex-ggml MODEL.gguf TOKENS.txt [--k SPEC] [--v SPEC] [--tokens N] [--threads N] [--f32]
 #include "engine.h"

@@ -1,5 +1,5 @@
-// A language model of the architectures llama and qwen2 from a GGUF file, and its graph: nothing here is octaplex's but the
-// one line that says who answers attention.
+// A language model of the architectures llama and qwen2 from a GGUF file, and its graph. Only
+// the line that computes attention depends on octaplex.
 #pragma once
 
 #include <ggml-alloc.h>
@@ -69,8 +69,8 @@ struct model {
     ~model() { ggml_free(weights); }
     model(const model &) = delete;
 
-    // Who answers a layer's queries: q, k and v are [head_dim, heads, tokens] of the new tokens, after the RoPE; the answer
-    // is [head_dim, heads, tokens] too.
+    // Computes the attention of a layer's queries: q, k and v are [head_dim, heads, tokens] of the new tokens, after the
+    // RoPE. The result is [head_dim, heads, tokens] too.
     using attention = std::function<ggml_tensor *(ggml_context *, ggml_cgraph *, int il, ggml_tensor * q, ggml_tensor * k,
                                                   ggml_tensor * v, float scale)>;
 

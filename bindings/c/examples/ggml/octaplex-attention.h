@@ -1,12 +1,12 @@
-// octaplex where ggml_flash_attn_ext was: this is all that an engine on ggml needs, the rest of the example is a model to
-// show it on.
+// Puts octaplex in the place of ggml_flash_attn_ext. An engine on ggml needs only this file; the rest of the example is a
+// model to show it on.
 //
 // An engine on ggml keeps K and V in tensors of its own, copies the new tokens' rows there (ggml_cpy, ggml_set_rows), and
 // gives views of them to ggml_flash_attn_ext with a mask. Here the cache is octaplex's, so that the three become one call:
 //
 //     ggml_tensor * out = cache.attention(ctx, layer, q, k, v, scale);     // [width, heads, tokens], as flash attention's
 //
-// What ggml_flash_attn_ext takes, and where it is here:
+// The arguments of ggml_flash_attn_ext, and their places here:
 //
 //     q, k, v         f32, [width, heads, tokens], with the RoPE applied: new tokens only, the old ones are in the cache
 //     scale           the same
@@ -61,8 +61,8 @@ class octaplex_attention {
         check();
     }
 
-    // Adds to a graph: the new tokens go into the cache, and their queries are answered from it. As in llama.cpp, a graph is
-    // built for one batch and computed once.
+    // Adds two nodes to a graph: the first appends the new tokens to the cache, the second computes attention on it. As in
+    // llama.cpp, a graph is built for one batch and computed once.
     ggml_tensor * attention(ggml_context * ctx, int il, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v, float scale) {
         layers[il].scale = scale;
         // Two ops, since all threads must see the cache with the new tokens: ggml waits for all threads between ops.
@@ -70,7 +70,7 @@ class octaplex_attention {
         return ggml_map_custom2(ctx, q, appended, attend, GGML_N_TASKS_MAX, &layers[il]); // the shape is q's
     }
 
-    // After each graph: a custom op cannot fail, so that what went wrong in one is kept until someone asks.
+    // Call it after each graph: a custom op cannot fail, so errors are stored until this call.
     void check() {
         if (!failure.empty()) throw std::runtime_error("octaplex: " + failure);
     }

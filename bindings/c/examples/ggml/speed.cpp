@@ -41,7 +41,7 @@ static int run(const std::vector<std::string> & arguments) {
     given.erase(given.begin());
     if (given.empty()) given = { "turboquant/turboquant", "trellis/trellis", "trellis:bits=2/trellis:bits=2" };
 
-    // Rows of so many tokens, [tokens][heads][width] for ggml and as many [heads][tokens][width] for octaplex.
+    // The rows of all tokens, [tokens][heads][width] for ggml and [heads][tokens][width] for octaplex.
     const size_t block = std::min<size_t>(depth, 1024);
     std::mt19937 random(1);
     std::normal_distribution<float> normal;

@@ -1,10 +1,11 @@
 //! The body of the fuzz target `c_api`: calls of octaplex.h in an order and with arguments that the input chooses, many of
-//! them wrong. `fuzz/` runs it on what libFuzzer finds, `tests/fuzz_replay.rs` on the committed corpus.
+//! them wrong. `fuzz/` runs it on libFuzzer's inputs, `tests/fuzz_replay.rs` on the committed corpus.
 //!
-//! Wrong is what a library can tell: null, misaligned, too short, too long for any memory, sizes of structs, handles of
-//! another kind or freed, damaged snapshots, NaN. A pointer that lies about its length is not among it.
+//! Wrong arguments are those that a library can detect: null, misaligned, too short, too long for any memory, sizes of structs,
+//! handles of another kind or freed, damaged snapshots, NaN. A pointer with a wrong length cannot be detected.
 //!
-//! An input: a byte says which call, those behind it what it is given. Data runs out into zeros, and then the calls end.
+//! In an input, a byte chooses a call, and the next bytes its arguments. Data that run out become zeros, and then the calls
+//! end.
 #![allow(dead_code, unreachable_pub)] // each binary takes what it needs
 
 use octaplex_c::*;
@@ -19,7 +20,7 @@ const SPECS: [&CStr; 8] =
 /// Names of backends, and texts that are neither one nor a spec.
 const NO_SPECS: [&CStr; 6] = [c"scalar", c"avx2", c"nothing", c"", c"\xff", c"trellis:bits=99"];
 const WIDTHS: [usize; 4] = [32, 64, 32, 96];
-/// Numbers at the edges of what configurations take.
+/// Numbers at the edges of valid configurations.
 const EDGES: [usize; 11] =
     [0, 1, 2, 63, 64, 65, 256, 1 << 16, u32::MAX as usize, isize::MAX as usize, usize::MAX];
 
@@ -36,7 +37,7 @@ impl Input<'_> {
         items[usize::from(self.byte()) % items.len()]
     }
 
-    /// Whether this is to be one of the wrong ones: one in 16.
+    /// Decides whether the next value is a wrong one: one in 16 is.
     fn wrong(&mut self) -> bool {
         self.byte() & 15 == 15
     }
@@ -54,7 +55,7 @@ impl Input<'_> {
         self.pick(&NO_SPECS.map(CStr::as_ptr).map(Some)).filter(|_| !self.wrong()).unwrap_or(null())
     }
 
-    /// Values of which some are not finite, some huge.
+    /// Returns values; some are not finite, some are huge.
     fn floats(&mut self, count: usize) -> Vec<f32> {
         let (seed, odd) = (u32::from(self.byte()), self.wrong());
         let mut state = seed.wrapping_mul(747_796_405).wrapping_add(1);
@@ -86,7 +87,7 @@ impl Input<'_> {
     }
 }
 
-/// A struct that begins with its size, with room behind it for a size that is too large.
+/// A struct that begins with its size, and space after it for a size that is too large.
 #[repr(C)]
 struct Roomy<T> {
     known: T,
@@ -98,7 +99,7 @@ impl<T> Roomy<T> {
         Box::new(Self { known, behind: [0; 4096] })
     }
 
-    /// Its pointer; some sizes become wrong, and some of the room behind is used.
+    /// Returns its pointer. Some sizes become wrong, and some of the space after the struct is used.
     fn given(&mut self, input: &mut Input) -> *mut T {
         if input.wrong() {
             let size = input.pick(&[0, 8, size_of::<T>() - 1, size_of::<T>() + 8, 4096, 4097, usize::MAX]);
@@ -114,13 +115,13 @@ struct Session {
     error: octaplex_error,
     caches: [*mut octaplex_cache; 3],
     codecs: [*mut octaplex_codec; 2],
-    /// What caches that were brought live in, as long as they do.
+    /// The memory of caches that the caller provides, for as long as the cache lives.
     memory: Vec<(*mut octaplex_cache, Vec<MaybeUninit<u8>>)>,
     snapshot: Vec<u8>,
     outcome: Outcome,
 }
 
-/// What a count of allocations must know.
+/// Counts that a test of allocations needs.
 #[derive(Clone, Copy, Default)]
 pub struct Outcome {
     /// Handles on the heap that were freed, which is all of them: builds with debug assertions keep their few words.
@@ -158,7 +159,7 @@ pub fn c_api(data: &[u8]) -> Outcome {
     session.outcome
 }
 
-/// Whether a machine may give a cache of this configuration gigabytes at once: less is made, and more is refused.
+/// Returns whether a cache of this configuration takes gigabytes. Smaller ones are created; larger ones must be refused.
 fn takes_gigabytes(config: &octaplex_config) -> bool {
     let octaplex_config {
         layers,
@@ -178,8 +179,8 @@ fn takes_gigabytes(config: &octaplex_config) -> bool {
     (1 << 28..1 << 42).contains(&front)
 }
 
-/// A snapshot without what a cache of another capacity, which may load it, says otherwise: the capacity of each layer, and the
-/// checksum of the section that it is in (`docs/formats.md`).
+/// Clears what depends on the capacity in a snapshot, because a cache of another capacity may load it: the capacity of each
+/// layer, and the checksum of its section (`docs/formats.md`).
 fn without_capacity(mut snapshot: Vec<u8>) -> Vec<u8> {
     let layers: Vec<_> = (0..snapshot.len()).filter(|at| snapshot[*at..].starts_with(b"octalayr")).collect();
     for at in layers {
@@ -195,7 +196,8 @@ fn without_capacity(mut snapshot: Vec<u8>) -> Vec<u8> {
 }
 
 impl Session {
-    /// What must hold after any call: a status that the error repeats, a sentence where there is one to say, and no fault.
+    /// Checks the result of a call: the error repeats the status and has a sentence if something failed, and nothing is
+    /// internal.
     fn judge(&mut self, status: octaplex_status) -> bool {
         let well = status == octaplex_status::Ok;
         let bytes: Vec<u8> = self.error.message.iter().map(|byte| *byte as u8).collect();
@@ -204,7 +206,7 @@ impl Session {
         assert_ne!(status, octaplex_status::Internal, "a panic reached the boundary");
         assert_eq!(self.error.status, status, "{message}");
         assert_eq!(message.is_empty(), well, "{status:?}: {message}");
-        // What was said before is no excuse for the next call.
+        // The error of this call must not be accepted for the next one.
         self.error.status = octaplex_status::Internal;
         self.outcome.well += usize::from(well);
         well
@@ -253,7 +255,7 @@ impl Session {
         self.outcome.freed += usize::from(!codec.is_null());
     }
 
-    /// What a cache holds, as bytes; nothing for a handle that is none.
+    /// Returns the state of a cache as bytes; nothing for an invalid handle.
     fn contents(&mut self, cache: *mut octaplex_cache) -> Vec<u8> {
         if !self.caches.contains(&cache) {
             return Vec::new();
@@ -333,7 +335,7 @@ impl Session {
         let slot = usize::from(input.byte()) % 3;
         let error: *mut octaplex_error = &raw mut self.error;
         // SAFETY: handles are null or live, of some kind; pointers come with lengths that they have, or with some that
-        // are refused before anything is read; structs have room for every size that is not refused.
+        // are refused before anything is read; structs have space for every size that is not refused.
         unsafe {
             match call % 16 {
                 0 => {

@@ -1,4 +1,5 @@
-"""Caches on a GPU. They read and write tensors in place, on the stream of the library that owns the tensors."""
+"""Caches on a GPU. They read and write tensors in place, on the stream of the library that owns the
+tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import ctypes
 import functools
 import glob
 import importlib.util
+import operator
 import re
 import sys
 import threading
@@ -15,9 +17,11 @@ import numpy as np
 
 from . import _octaplex, _tensors
 from ._octaplex import Error
-from ._tensors import Floats, Tensor
+from ._tensors import Buffer, Floats, Tensor
 
 T = TypeVar("T")
+#: Layers, key/value heads, width and capacity of a cache.
+Size = tuple[int, int, int, int]
 #: How `__cuda_array_interface__` names floats.
 _TYPES = {"<f4": "float32", "<f2": "float16", "=f4": "float32", "=f2": "float16"}
 _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -25,14 +29,29 @@ _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DEFAULT_STREAM = 0
 
 
+class Memory(NamedTuple):
+    """Floats in a GPU's memory, as the extension takes them."""
+
+    #: Kept alive.
+    tensor: Any
+    address: int
+    #: Number of floats from the first to the last.
+    extent: int
+    dtype: str
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Returns the addresses of the first float, and after the last one."""
+        return self.address, self.address + self.extent * _WIDTHS[self.dtype]
+
+
 class View(NamedTuple):
     """The place of a tensor in a GPU's memory."""
 
-    address: int
+    memory: Memory
     shape: tuple[int, ...]
     #: In floats, not in bytes.
     strides: tuple[int, ...]
-    dtype: str
     #: Number of the GPU; None if the tensor does not tell.
     number: Optional[int]
     stream: int
@@ -48,17 +67,50 @@ class View(NamedTuple):
             expected *= size
         return True
 
-    @property
-    def extent(self) -> int:
-        """Returns the number of floats from the first to the last."""
-        if 0 in self.shape:
-            return 0
-        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
 
-    @property
-    def given(self) -> tuple[int, int, str]:
-        """Returns the view as the extension takes it."""
-        return self.address, self.extent, self.dtype
+class Rows(NamedTuple):
+    """Keys and values of tokens in a GPU's memory, as the extension takes them. Strides are in floats."""
+
+    keys: Memory
+    values: Memory
+    tokens: int
+    token_stride: int
+    head_stride: int
+
+    @staticmethod
+    def of(
+        keys: Memory,
+        values: Memory,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        *,
+        tokens: int,
+        heads: int,
+    ) -> Rows:
+        """Returns keys and values of one shape. ``tokens`` and ``heads`` number the axes."""
+        return Rows(keys, values, shape[tokens], strides[tokens], strides[heads])
+
+
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Returns the number of floats from the first to the last: 1 + the sum of (size - 1) * stride."""
+    return 0 if 0 in shape else 1 + sum(map(operator.mul, shape, strides)) - sum(strides)
+
+
+def of_torch(tensor: Any, extent: int) -> Memory:
+    """Returns the memory of a PyTorch tensor. Does not check it."""
+    return Memory(tensor, tensor.data_ptr(), extent, str(tensor.dtype)[6:])
+
+
+def rows_of_torch(keys: Any, values: Any, *, tokens: int, heads: int) -> Rows:
+    """Returns PyTorch's keys and values as the extension takes them. Does not check them.
+
+    Copies them only if a row is not contiguous, or if keys and values have different strides."""
+    if keys.stride() != values.stride() or keys.stride(-1) != 1:
+        keys, values = keys.contiguous(), values.contiguous()
+    shape, strides = keys.shape, keys.stride()
+    extent = _extent(shape, strides)
+    k, v = of_torch(keys, extent), of_torch(values, extent)
+    return Rows.of(k, v, shape, strides, tokens=tokens, heads=heads)
 
 
 def number_of(device: Any) -> Optional[int]:
@@ -83,25 +135,28 @@ def is_on_gpu(tensor: Tensor) -> bool:
 
 
 def view(tensor: Tensor, what: str, number: Optional[int], writable: bool = False) -> View:
-    """Returns the place of a tensor of this GPU. Raises an :class:`Error` if it is elsewhere or of another type."""
+    """Returns the place of a tensor of this GPU. Raises an :class:`Error` if it is elsewhere or of another
+    type."""
     if not is_on_gpu(tensor):
         where = f"on {tensor.device}" if hasattr(tensor, "device") else f"a {type(tensor).__name__}"
         raise Error(f"{what} is {where}, and the cache is on cuda:{number}: pass a tensor of that GPU")
     found = _of_torch(tensor) if _tensors.is_torch(tensor) else _of_interface(tensor, what)
     if number is not None and found.number is not None and found.number != number:
-        raise Error(f"{what} is on cuda:{found.number}, and the cache is on cuda:{number}: pass a tensor of that GPU")
-    if found.dtype not in _WIDTHS:
-        raise Error(f"{what} is of {found.dtype}: pass float32, float16 or bfloat16")
+        raise Error(
+            f"{what} is on cuda:{found.number}, and the cache is on cuda:{number}: pass a tensor of that GPU"
+        )
+    if found.memory.dtype not in _WIDTHS:
+        raise Error(f"{what} is of {found.memory.dtype}: pass float32, float16 or bfloat16")
     if writable and not found.writable:
         raise Error(f"{what} cannot be written to: pass a tensor of your own")
     return found
 
 
 def _of_torch(tensor: Any) -> View:
-    number = tensor.device.index
+    number, shape, strides = tensor.device.index, tensor.shape, tensor.stride()
+    memory = of_torch(tensor, _extent(shape, strides))
     stream = sys.modules["torch"].cuda.current_stream(number).cuda_stream
-    name = str(tensor.dtype)[6:]
-    return View(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), name, number, stream, True)
+    return View(memory, shape, strides, number, stream, True)
 
 
 def _of_interface(tensor: Any, what: str) -> View:
@@ -120,30 +175,29 @@ def _of_interface(tensor: Any, what: str) -> View:
         strides = tuple(stride // width for stride in strides)
     number = getattr(getattr(tensor, "device", None), "id", None)
     stream = interface.get("stream")
-    return View(int(address), shape, strides, dtype, number, _DEFAULT_STREAM if stream is None else int(stream), not read_only)
+    stream = _DEFAULT_STREAM if stream is None else int(stream)
+    memory = Memory(tensor, int(address), _extent(shape, strides), dtype)
+    return View(memory, shape, strides, number, stream, not read_only)
 
 
-def rows(keys: Tensor, values: Tensor, shape: tuple[int, int], number: int) -> tuple[tuple[Any, ...], int, list[Any]]:
-    """Returns keys and values [kv_heads, tokens, head_dim] as the extension takes them, their stream, and the tensors to keep alive.
+def rows(keys: Tensor, values: Tensor, shape: tuple[int, int], number: int) -> tuple[Rows, int]:
+    """Returns keys and values [kv_heads, tokens, head_dim] as the extension takes them, and their stream.
 
     Copies them only if a row is not contiguous, or if keys and values have different strides."""
-    found = []
-    for what, tensor in (("keys", keys), ("values", values)):
-        seen = view(tensor, what, number)
-        heads, dim = shape
+    heads, dim = shape
+    both = ("keys", keys), ("values", values)
+    k, v = (view(tensor, what, number) for what, tensor in both)
+    for what, seen in (("keys", k), ("values", v)):
         if len(seen.shape) != 3 or (seen.shape[0], seen.shape[2]) != (heads, dim):
             raise Error(f"{what} has the shape {list(seen.shape)}: pass [{heads}, tokens, {dim}]")
-        found.append(seen)
-    if found[0].shape != found[1].shape:
-        raise Error(f"keys has {found[0].shape[1]} tokens and values has {found[1].shape[1]}: pass as many of both")
-    if found[0].dtype != found[1].dtype:
-        raise Error(f"keys is of {found[0].dtype} and values of {found[1].dtype}: pass both of one type")
-    held = [keys, values]
-    if found[0].strides != found[1].strides or found[0].strides[2] != 1:
-        held = [contiguous(keys, "keys"), contiguous(values, "values")]
-        found = [view(tensor, what, number) for what, tensor in zip(("keys", "values"), held)]
-    (head, token, _), tokens = found[0].strides, found[0].shape[1]
-    return (found[0].given, found[1].given, tokens, token, head), found[0].stream, held
+    if k.shape != v.shape:
+        raise Error(f"keys has {k.shape[1]} tokens and values has {v.shape[1]}: pass as many of both")
+    if k.memory.dtype != v.memory.dtype:
+        types = f"keys is of {k.memory.dtype} and values of {v.memory.dtype}"
+        raise Error(f"{types}: pass both of one type")
+    if k.strides != v.strides or k.strides[2] != 1:
+        k, v = (view(contiguous(tensor, what), what, number) for what, tensor in both)
+    return Rows.of(k.memory, v.memory, k.shape, k.strides, tokens=1, heads=0), k.stream
 
 
 def contiguous(tensor: Any, what: str) -> Any:
@@ -155,18 +209,16 @@ def contiguous(tensor: Any, what: str) -> Any:
     raise Error(f"{what} is not contiguous: pass a contiguous array")
 
 
-def ready(tensor: Tensor, what: str, number: int) -> tuple[View, Any]:
+def ready(tensor: Tensor, what: str, number: int) -> View:
     """Returns a contiguous tensor that starts at a multiple of 16 bytes: the tensor itself, or a copy."""
     found = view(tensor, what, number)
     if not found.contiguous:
-        tensor = contiguous(tensor, what)
-        found = view(tensor, what, number)
-    if found.address % 16:
+        found = view(contiguous(tensor, what), what, number)
+    if found.memory.address % 16:
         if not _tensors.is_torch(tensor):
             raise Error(f"{what} does not start at a multiple of 16 bytes: pass a copy")
-        tensor = tensor.clone()
-        found = view(tensor, what, number)
-    return found, tensor
+        found = view(found.memory.tensor.clone(), what, number)
+    return found
 
 
 def empty_like(shape: tuple[int, ...], tensor: Tensor) -> Any:
@@ -222,7 +274,9 @@ def find_compiler() -> None:
                 continue
 
 
-def made(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], sequences: int, only: Optional[int] = None) -> _octaplex.DeviceCache:
+def made(
+    number: int, size: Size, settings: dict[str, Any], sequences: int, only: Optional[int] = None
+) -> _octaplex.DeviceCache:
     """Creates empty layers on a GPU: all of a model, or only layer ``only``."""
     find_compiler()
     return retried(lambda: _octaplex.DeviceCache(number, size, settings, sequences, only))
@@ -240,7 +294,8 @@ class Pool:
         with self.lock:
             if not self.free:
                 count = self.cache.sequences()
-                raise Error(f"the cache and its {count - 1} forks are all in use: create it with forks={count} or more")
+                advice = f"create it with forks={count} or more"
+                raise Error(f"the cache and its {count - 1} forks are all in use: {advice}")
             return self.free.pop()
 
     def give(self, sequence: int) -> None:
@@ -254,98 +309,109 @@ class Pool:
 
 
 class Sequence:
-    """One sequence of a pool. It implements :class:`octaplex.Cache` on a GPU."""
+    """One sequence of a pool: the inner object of an :class:`octaplex.Cache` on a GPU."""
 
     def __init__(self, pool: Pool) -> None:
-        self.pool, self.number = pool, pool.take()
-        self.cache = pool.cache
-        self.layers, self.kv_heads, self.head_dim = self.cache.shape()
+        self.pool, self.sequence = pool, pool.take()
+        self.cache, self.number = pool.cache, pool.number
+        _, self.kv_heads, self.head_dim = self.cache.shape()
 
     def __del__(self) -> None:
-        if hasattr(self, "number"):
-            self.pool.give(self.number)
+        if hasattr(self, "sequence"):
+            self.pool.give(self.sequence)
 
     @staticmethod
-    def empty(number: int, size: tuple[int, int, int, int], settings: dict[str, Any], forks: int) -> Sequence:
-        """Creates an empty cache that can have ``forks`` forks."""
+    def empty(number: int, size: Size, settings: dict[str, Any], forks: int) -> Sequence:
+        """Creates an empty sequence that can have ``forks`` forks."""
         return Sequence(Pool(made(number, size, settings, 1 + forks), number, 1 + forks))
+
+    @staticmethod
+    def upload(number: int, cache: _octaplex.Cache, forks: int) -> Sequence:
+        """Creates a copy of a cache on the CPU."""
+        find_compiler()
+        made = retried(lambda: _octaplex.DeviceCache.like(number, cache, 1 + forks))
+        copy = Sequence(Pool(made, number, 1 + forks))
+        retried(lambda: copy.cache.upload(copy.sequence, cache))
+        return copy
+
+    def shape(self) -> tuple[int, int, int, int]:
+        """Returns the shape. Values are as wide as keys, because a GPU has no other."""
+        return (*self.cache.shape(), self.head_dim)
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Appends tokens from the GPU or from the host."""
         if not is_on_gpu(keys) and not is_on_gpu(values):
             shape = (self.kv_heads, "tokens", self.head_dim)
             given = [_tensors.shaped(x, what, shape) for x, what in ((keys, "keys"), (values, "values"))]
-            return retried(lambda: self.cache.append_host(layer, self.number, *given))
-        found, stream, held = rows(keys, values, (self.kv_heads, self.head_dim), self.pool.number)
-        retried(lambda: self.cache.append(layer, self.number, found, stream))
-        del held
-        return None
+            return retried(lambda: self.cache.append_host(layer, self.sequence, *given))
+        found, stream = rows(keys, values, (self.kv_heads, self.head_dim), self.number)
+        return retried(lambda: self.cache.append(layer, self.sequence, found, stream))
+
+    def append_chunk(self, blob: Buffer) -> None:
+        """Raises an :class:`Error`."""
+        raise Error('chunks are appended on the CPU: create the cache there, append, and call to("cuda")')
 
     def calibrate(self, layer: int, keys: Tensor, queries: Tensor) -> None:
         """Decides the balance from rows, which go through the host."""
         for what, tensor in (("keys", keys), ("queries", queries)):
             if len(tensor.shape) != 3 or tensor.shape[2] != self.head_dim:
-                raise Error(f"{what} has the shape {list(tensor.shape)}: pass [heads, tokens, {self.head_dim}]")
-        self.cache.calibrate(layer, self.number, host(keys, "keys"), host(queries, "queries"))
+                raise Error(
+                    f"{what} has the shape {list(tensor.shape)}: pass [heads, tokens, {self.head_dim}]"
+                )
+        self.cache.calibrate(layer, self.sequence, host(keys, "keys"), host(queries, "queries"))
 
-    def attend(
-        self, layer: int, queries: Tensor, options: dict[str, Any], sink_logits: Optional[Tensor], bias: Optional[Tensor], out: Optional[Tensor]
-    ) -> Any:
+    def attend(self, layer: int, queries: Tensor, out: Optional[Tensor], options: dict[str, Any]) -> Any:
         """Returns the output on the device of the queries."""
-        found, kept = ready(queries, "queries", self.pool.number)
+        found = ready(queries, "queries", self.number)
         shape = found.shape
-        if len(shape) not in (2, 3) or shape[-1] != self.head_dim:
-            raise Error(f"queries has the shape {list(shape)}: pass [query_heads, {self.head_dim}] or [query_heads, queries, {self.head_dim}]")
+        options = {**options, "queries": _tensors.queries_in(shape, self.head_dim)}
         if out is None:
             out = empty_like(shape, queries)
-        target = view(out, "out", self.pool.number, writable=True)
+        target = view(out, "out", self.number, writable=True)
         if target.shape != shape:
             raise Error(f"out has the shape {list(target.shape)}: pass {list(shape)}")
-        if not target.contiguous or target.address % 16:
-            raise Error("out is not contiguous, or does not start at a multiple of 16 bytes: pass a new tensor")
-        start, end = found.address, found.address + found.extent * _WIDTHS[found.dtype]
-        if target.address < end and start < target.address + target.extent * _WIDTHS[target.dtype]:
+        if not target.contiguous or target.memory.address % 16:
+            raise Error(
+                "out is not contiguous, or does not start at a multiple of 16 bytes: pass a new tensor"
+            )
+        (start, end), (first, last) = found.memory.span, target.memory.span
+        if first < end and start < last:
             raise Error("out shares memory with queries: pass another tensor")
-        options = {**options, "queries": shape[1] if len(shape) == 3 else 1}
-        more = [None if x is None else host(x, what) for x, what in ((sink_logits, "sink_logits"), (bias, "bias"))]
-        retried(lambda: self.cache.attend(layer, (self.number, 1), found.given, options, more[0], more[1], target.given, found.stream))
-        del kept
+        more = ((options[what], what) for what in ("sink_logits", "bias"))
+        logits, bias = (None if x is None else host(x, what) for x, what in more)
+        at, attend = (self.sequence, 1), self.cache.attend
+        retried(lambda: attend(layer, at, found.memory, options, logits, bias, target.memory, found.stream))
         return out
 
     def truncate(self, position: int) -> None:
         """As on the CPU."""
-        self.cache.truncate(self.number, position)
+        self.cache.truncate(self.sequence, position)
 
     def evict(self, start: int, end: int) -> int:
         """As on the CPU."""
-        return self.cache.evict(self.number, start, end)
+        return self.cache.evict(self.sequence, start, end)
 
     def clear(self) -> None:
         """As on the CPU."""
-        self.cache.clear(self.number)
+        self.cache.clear(self.sequence)
 
     def fork(self) -> Sequence:
         """Creates another sequence of the pool, which shares the pages."""
         fork = Sequence(self.pool)
-        self.cache.fork(self.number, fork.number)
+        self.cache.fork(self.sequence, fork.sequence)
         return fork
 
     def download(self) -> _octaplex.Cache:
         """Returns a copy on the CPU."""
-        return self.cache.download(self.number)
-
-    def upload(self, cache: _octaplex.Cache) -> Sequence:
-        """Replaces the contents with those of a cache on the CPU."""
-        retried(lambda: self.cache.upload(self.number, cache))
-        return self
+        return self.cache.download(self.sequence)
 
     def next_position(self, layer: int) -> int:
         """As on the CPU."""
-        return self.cache.next_position(layer, self.number)
+        return self.cache.next_position(layer, self.sequence)
 
     def stats(self) -> list[int]:
         """As on the CPU; bytes are the GPU's."""
-        return self.cache.stats(self.number)
+        return self.cache.stats(self.sequence)
 
     def specs(self) -> list[tuple[str, str]]:
         """As on the CPU."""

@@ -65,3 +65,9 @@ def shown(value: Any) -> str:
     """Returns a value for a message: on one line, and cut if it is long."""
     words = " ".join(repr(value).split())
     return words if len(words) <= 60 else words[:57] + "..."
+
+
+def size_of(layers: Any, kv_heads: Any, head_dim: Any, capacity: Any) -> tuple[int, int, int, int]:
+    """Returns the size of a cache."""
+    layers, kv_heads = whole(layers, "layers"), whole(kv_heads, "kv_heads")
+    return layers, kv_heads, whole(head_dim, "head_dim"), whole(capacity, "capacity")

@@ -103,6 +103,14 @@ def shaped(tensor: Tensor, what: str, shape: tuple[Union[int, str], ...], writab
     return found
 
 
+def queries_in(shape: tuple[int, ...], head_dim: int) -> int:
+    """Returns the number of queries a head, from the shape of queries."""
+    if len(shape) not in (2, 3) or shape[-1] != head_dim:
+        wanted = f"[query_heads, {head_dim}] or [query_heads, queries, {head_dim}]"
+        raise Error(f"queries has the shape {list(shape)}: pass {wanted}")
+    return shape[1] if len(shape) == 3 else 1
+
+
 def apart(out: Union[Floats, NDArray[Any]], **inputs: Union[Floats, NDArray[Any], None]) -> None:
     """Checks that ``out`` shares no memory with an input."""
     memory = [x[0] if isinstance(x, tuple) else x for x in (out, *inputs.values())]

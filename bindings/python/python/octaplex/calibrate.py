@@ -15,7 +15,8 @@ import sys
 import time
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional
+from collections.abc import Sequence
 
 from . import _command, _octaplex
 from ._codec import Codec
@@ -57,21 +58,24 @@ class _Model:
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-        ours = self.ours
+        from .transformers import _attention
+        from .transformers._cache import States
+
         exact = ALL_ATTENTION_FUNCTIONS[self.exact] if self.exact in ALL_ATTENTION_FUNCTIONS.valid_keys() else None
         exact_mask = ALL_MASK_ATTENTION_FUNCTIONS[self.exact]
 
         def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, *arguments: Any, **options: Any) -> Any:
-            if isinstance(key, ours._States):
+            if isinstance(key, States):
                 if options.get("s_aux") is not None:
                     options["s_aux"] = options["s_aux"].cpu()
-                return ours._attention(module, query.cpu(), key, value, None, *arguments, **options)[0].to(query.device), None
+                found, _ = _attention.attention(module, query.cpu(), key, value, None, *arguments, **options)
+                return found.to(query.device), None
             # Eager attention is each model's own.
             attention = exact or sys.modules[type(module).__module__].eager_attention_forward
             return attention(module, query, key, value, mask, *arguments, **options)
 
         def mask(*arguments: Any, **options: Any) -> Any:
-            ours._mask(*arguments, **options)  # masks that it refuses are not for OctaplexCache
+            _attention.mask(*arguments, **options)  # masks that it refuses are not for OctaplexCache
             return exact_mask(*arguments, **options)
 
         AttentionInterface.register(_NAME, attend)

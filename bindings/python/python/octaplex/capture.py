@@ -15,7 +15,8 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Optional
+from collections.abc import Sequence
 
 from . import _command
 from ._octaplex import Error

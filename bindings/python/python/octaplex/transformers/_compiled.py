@@ -1,8 +1,10 @@
-"""An OctaplexCache under ``torch.compile``: one operation a layer, which appends and attends. The compiler keeps it whole.
+"""An OctaplexCache under ``torch.compile``: one operation a layer, which appends and attends. The compiler
+keeps it whole.
 
-Compiled code calls ``torch.ops.octaplex.attend`` with the number of a cache and of a layer. The operation runs
-``octaplex.transformers`` on the tensors of that moment, so nothing of a cache becomes part of the compiled code. With
-``mode="reduce-overhead"`` PyTorch puts what lies between these operations into CUDA graphs."""
+Compiled code calls ``torch.ops.octaplex.attend`` with the number of a cache and of a layer. The operation
+runs ``octaplex.transformers`` on the tensors of that moment, so nothing of a cache becomes part of the
+compiled code. With ``mode="reduce-overhead"`` PyTorch puts what lies between these operations into CUDA
+graphs."""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ import torch
 _numbers = itertools.count()
 #: Caches by number, while they live.
 _caches: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-#: The layer that `update` was called for, by its number, until the attention function takes it. Only tracing uses it.
+#: The layer that `update` was called for, by its number, until the attention function takes it. Only tracing
+#: uses it.
 updated: dict[int, Any] = {}
 
 
@@ -50,6 +53,7 @@ def _shape(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *res
     return queries.new_empty((batch, tokens, heads, values.shape[3]))
 
 
-# PyTorch must run it between its CUDA graphs, because the host counts tokens and closes pages. Older versions have no such tag.
+# PyTorch must run it between its CUDA graphs, because the host counts tokens and closes pages. Older versions
+# have no such tag.
 _tags = [tag for tag in (getattr(torch.Tag, "cudagraph_unsafe", None),) if tag is not None]
 torch.library.custom_op("octaplex::attend", attend, mutates_args=(), tags=_tags).register_fake(_shape)
