@@ -1,5 +1,5 @@
-//! For an engine that keeps keys and values in f32: its attention over `Vec<f32>`, and the same calls on a compressed
-//! cache. `cargo run --release --example own_model`
+//! Replaces the attention of an engine that keeps keys and values in f32: its own attention over `Vec<f32>`, then the same
+//! calls on a compressed cache. `cargo run --release --example own_model`
 
 use octaplex::{Backend, Error, KvCache, LayerConfig};
 
@@ -47,7 +47,7 @@ impl CompressedCache {
     }
 }
 
-/// Keys as models have them: a large constant part, and a small one that varies.
+/// Returns keys like those of models: a large constant part, and a small one that varies.
 fn row(seed: usize, constant: f32) -> Vec<f32> {
     let noise = |i: usize| ((seed * 7919 + i * 104_729 + seed * i * 31) % 2003) as f32 / 1001.0 - 1.0;
     (0..D).map(|i| constant * ((i % 5) as f32 - 2.0) + noise(i)).collect()

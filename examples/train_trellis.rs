@@ -3,12 +3,12 @@
 //! encoder is bit-identical, the random vectors are ChaCha8 and `libm`, and sums have a fixed order.
 //! `train_trellis 8 4` trains one table (8 states, 4 levels) and prints its distortion.
 //!
-//! A table starts from Ungerboeck's codes: 4·m points in ascending order fall into four subsets (every fourth point
-//! each), and two parities of a window's bits say which subset is its row. Then Lloyd's iterations: encode random vectors
-//! of the unit sphere with the *rounded* table, move each centroid to the mean of what was encoded as it (or beyond,
-//! or rounding would hold it where it is), round again. The spread of the first points decides where this ends when
-//! there are many of them, so several are tried. Rounds with disturbed centroids follow, kept where the distortion
-//! falls, and a search for the best scale: a finer one clips the outermost centroids but rounds all others less.
+//! A table starts from Ungerboeck's codes. 4·m points in ascending order form four subsets, of every fourth point each. Two
+//! parities of a window's bits choose the subset that is its row. Then Lloyd's iterations follow: encode random vectors of
+//! the unit sphere with the *rounded* table, move each centroid to the mean of its values, round again. Centroids move
+//! beyond the mean where rounding would hold them. If there are many points, their first spread decides where this ends, so
+//! several are tried. Rounds with disturbed centroids follow, and stay if the distortion falls. Last comes a search for the
+//! best scale: a finer one clips the outermost centroids but rounds all others less.
 
 use chacha20::ChaCha8Rng;
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES};
@@ -37,7 +37,7 @@ fn main() {
     let held_out = Vectors::new(2, 16_000);
     let next = AtomicUsize::new(0);
     let results = Mutex::new(vec![String::new(); jobs.len()]);
-    // Finished tables are kept, so an interrupted run goes on where it was.
+    // Finished tables are stored, so an interrupted run continues.
     let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/target/train_trellis");
     std::fs::create_dir_all(kept).expect("the target directory is writable");
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -68,7 +68,7 @@ fn main() {
     }
 }
 
-/// Gaussian vectors of norm √D: points of the sphere whose coordinates have variance 1.
+/// Returns Gaussian vectors of norm √D: points of the sphere whose coordinates have variance 1.
 struct Vectors {
     values: Vec<f32>,
 }
@@ -148,7 +148,7 @@ impl Table {
         ints
     }
 
-    /// Distortion with gain mse; fills the cells if there are any.
+    /// Returns the distortion with gain mse, and fills the cells if there are any.
     fn measure(&self, vectors: &Vectors, mut cells: Option<&mut Cells>) -> f64 {
         let backend = Backend::detect();
         let ints = self.rounded();
@@ -186,7 +186,7 @@ impl Table {
         residual / (vectors.values.len() / D) as f64
     }
 
-    /// The table's lines in the file.
+    /// Returns the table's lines in the file.
     fn text(&self, distortion: f64) -> String {
         let mut text =
             format!("// {} states, {} levels: distortion {distortion:.6}\n", 1 << self.history, self.levels);
@@ -204,7 +204,7 @@ impl Table {
         text
     }
 
-    /// Lloyd's iterations; the best table seen, and its distortion on the training vectors.
+    /// Runs Lloyd's iterations. Returns the best table, and its distortion on the training vectors.
     fn improve(mut self, rounds: usize, vectors: &Vectors, stride: f64, free_scale: bool) -> (Self, f64) {
         let mut best = (self.clone(), f64::INFINITY);
         let mut cells = Cells::default();
@@ -241,7 +241,7 @@ fn train(states: usize, levels: usize, vectors: &Vectors) -> Table {
     let Some((mut table, mut least)) = starts.reduce(|a, b| if b.1 < a.1 { b } else { a }) else {
         unreachable!("there are starts")
     };
-    // Disturbed by less and less of the usual distance between neighbours.
+    // Disturb by less and less of the usual distance between neighbours.
     let mut random = ChaCha8Rng::seed_from_u64((states * 1000 + levels) as u64);
     let rounds = (640 / states as i32).clamp(12, 40);
     for round in 0..rounds {

@@ -24,15 +24,14 @@ pub(crate) use totals::Total;
 use crate::Error;
 use crate::backend::Kernels;
 use crate::cache::layout::{BATCH, SPLIT};
-use crate::cache::rows::{accumulate_page, score_pages};
+use crate::cache::rows::score_pages;
 use crate::cache::storage::Storage;
 use crate::cache::view::{MAX_QUERY, Scratch, View};
 use crate::cache::{Layer, State, position};
 use crate::codec::Codec;
 use crate::math::inverse_sqrt;
-use crate::page::in_page;
+use crate::page::{Run, in_page};
 use crate::spec::builders;
-use core::cell::Cell;
 use core::ops::Range;
 use octaplex_arch::Float;
 
@@ -252,26 +251,27 @@ impl Unit<'_> {
         };
         let mut totals = [Total::EMPTY; BATCH];
         let per_page = rows * layout.page;
-        let scored = Cell::new(range.start);
-        let mut pages = seen().map(|(index, page)| (index, page, view.head(page, self.head))).peekable();
-        let mut heads = core::iter::from_fn(|| {
-            let (index, _, mut head) = pages.next()?;
-            scored.set(index);
+        let mut pages = seen().map(|(_, page)| (page, view.head(page, self.head).keys)).peekable();
+        let mut keys = core::iter::from_fn(|| {
+            let (_, mut keys) = pages.next()?;
             // Prefetch the next page: pages lie apart in memory, and a page takes about as long to
             // read as to score.
-            if let Some((_, page, next)) = pages.peek() {
-                [&page[..layout.header], next.keys.centre, next.keys.norms]
+            if let Some((page, next)) = pages.peek() {
+                [&page[..layout.header], next.centre, next.norms]
                     .iter()
                     .for_each(|bytes| view.backend.prefetch(bytes));
-                head.keys.ahead = next.keys.rows;
+                keys.ahead = next.rows;
             }
-            Some(head)
+            Some(keys)
         });
         let prefix = &view.store.front()[layout.prefix(self.head)];
         let count = range.len();
         let (offsets, all_scores) = all_scores.split_at_mut(rows * count);
-        let result = score_pages(view, balanced, prefix, &mut heads, all_scores, offsets);
-        result.map_err(|error| in_page(error, scored.get(), layout.page))?;
+        let result = score_pages(view, balanced, prefix, &mut keys, all_scores, offsets);
+        // Pages that are seen follow each other, so a block counted over all of them is found from the first.
+        let first = seen().next().map_or(0, |(index, _)| index);
+        let counted = |error| in_page(error, first, layout.page);
+        result.map_err(counted)?;
         for (number, ((_, page), scores)) in seen().zip(all_scores.chunks_exact_mut(per_page)).enumerate() {
             for (row, scores) in scores.chunks_exact_mut(layout.page).enumerate() {
                 let offset = offsets[row * count + number];
@@ -280,22 +280,26 @@ impl Unit<'_> {
             }
         }
         part.fill(0.0);
-        let mut pages = seen().map(|(index, page)| (index, view.head(page, self.head))).peekable();
-        let mut all_weights = all_scores.chunks_exact_mut(per_page);
-        while let (Some((index, mut head)), Some(weights)) = (pages.next(), all_weights.next()) {
+        let (format, mut run) = (layout.values.of(view.values, view.backend), Run::default());
+        let mut pages = seen().map(|(_, page)| view.head(page, self.head).values).peekable();
+        let mut number = 0;
+        while let Some(mut values) = pages.next() {
+            let weights = &mut all_scores[number * per_page..][..per_page];
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(layout.page).enumerate() {
                 any |= totals[row].weigh(view.backend, weights);
             }
-            if any {
-                if let Some((_, next)) = pages.peek() {
-                    view.backend.prefetch(next.values.norms);
-                    head.values.ahead = next.values.rows;
-                }
-                let added = accumulate_page(view, weights, &head, part);
-                added.map_err(|error| in_page(error, index, layout.page))?;
+            if let Some(next) = pages.peek() {
+                view.backend.prefetch(next.norms);
+                values.ahead = next.rows;
             }
+            // A page without weight ends the run.
+            if !any || run.push(number, values) {
+                run.accumulate(&*format, (rows, layout.page), all_scores, part).map_err(counted)?;
+            }
+            number += 1;
         }
+        run.accumulate(&*format, (rows, layout.page), all_scores, part).map_err(counted)?;
         Ok(totals)
     }
 

@@ -24,6 +24,8 @@
 
 #[cfg(feature = "alloc")]
 mod builder;
+#[cfg(feature = "alloc")]
+mod choice;
 pub(crate) mod config;
 pub(crate) mod decode;
 pub(crate) mod encode;
@@ -57,6 +59,7 @@ use window::{Plan, Standing};
 #[cfg(feature = "alloc")]
 pub use {
     builder::KvCacheBuilder,
+    choice::Choice,
     layers::{KvCache, SharedLayer},
     storage::Shared,
 };

@@ -30,7 +30,7 @@ pub(crate) use checks::*;
 
 use crate::Error;
 use crate::backend::Kernels;
-pub use planes::{CentreCode, Pages, PlaneRows, Planes};
+pub use planes::{CentreCode, Pages, PlanePages, PlaneRows, Planes};
 use scratch::with_scratch;
 
 /// Encodes vectors into blocks of bytes, and computes attention's two products on the blocks.

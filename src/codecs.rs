@@ -35,7 +35,7 @@ pub use crate::codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use crate::codec::trellis::{Trellis, TrellisSpec};
 pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
-pub use crate::codec::{CentreCode, Codec, Pages, PlaneRows, Planes};
+pub use crate::codec::{CentreCode, Codec, Pages, PlanePages, PlaneRows, Planes};
 pub use crate::random::{HeadId, Role};
 pub use crate::sketch::{SketchKind, SketchSpec};
 pub use crate::spec::{CodecInfo, Key};

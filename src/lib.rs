@@ -152,11 +152,11 @@ pub use octaplex_arch::with_default_floats;
 #[cfg(feature = "alloc")]
 #[doc(inline)]
 pub use profile::Profile;
+pub use rows::{Floats, Rows};
+#[cfg(feature = "alloc")]
+pub use rows::{FloatsMut, RowsMut};
 
 /// Runs the README's examples as tests.
 #[cfg(all(doctest, feature = "alloc"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-pub use rows::{Floats, Rows};
-#[cfg(feature = "alloc")]
-pub use rows::{FloatsMut, RowsMut};

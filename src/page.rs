@@ -46,6 +46,7 @@ use crate::codec::Codec;
 use blocks::Blocks;
 use core::ops::{Deref, Range};
 use lean::Lean;
+use octaplex_arch::MAX_PAGES;
 
 /// The bytes of one side of a head: its keys or its values.
 #[derive(Clone, Copy, Default)]
@@ -115,7 +116,7 @@ pub(crate) trait PageFormat {
     /// `offsets`, laid out \[query]\[page].
     ///
     /// # Errors
-    /// As [`Codec::score`], with a corrupt block counted within its page.
+    /// As [`Codec::score`], with a corrupt block counted over all pages.
     fn score(
         &self,
         queries: &Queries,
@@ -124,9 +125,51 @@ pub(crate) trait PageFormat {
         offsets: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Adds the weighted rows of a page to `acc`, in the codec's basis. Weights are laid out
-    /// \[query]\[token].
-    fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error>;
+    /// Adds the weighted rows of pages to `acc`, one page after the other, in the codec's basis.
+    /// Weights are laid out \[page]\[query]\[token].
+    ///
+    /// # Errors
+    /// As [`Codec::accumulate`], with a corrupt block counted over all pages.
+    fn accumulate(&self, weights: &[f32], parts: &[Part], acc: &mut [f32]) -> Result<(), Error>;
+}
+
+/// Pages that follow each other, to accumulate in one call. They are counted by the caller.
+#[derive(Default)]
+pub(crate) struct Run<'a> {
+    parts: [Part<'a>; MAX_PAGES],
+    first: usize,
+    len: usize,
+}
+
+impl<'a> Run<'a> {
+    /// Adds page `number`, which follows the last one. Returns whether the run is then full.
+    pub(crate) fn push(&mut self, number: usize, part: Part<'a>) -> bool {
+        if self.len == 0 {
+            self.first = number;
+        }
+        if let Some(place) = self.parts.get_mut(self.len) {
+            *place = part;
+            self.len += 1;
+        }
+        self.len == MAX_PAGES
+    }
+
+    /// Adds the weighted rows of the run to `acc`, and empties the run. `weights` are those of all
+    /// pages that the caller counts, each with `queries` times `tokens`.
+    pub(crate) fn accumulate(
+        &mut self,
+        format: &dyn PageFormat,
+        (queries, tokens): (usize, usize),
+        weights: &[f32],
+        acc: &mut [f32],
+    ) -> Result<(), Error> {
+        let (first, len) = (self.first, core::mem::take(&mut self.len));
+        if len == 0 {
+            return Ok(());
+        }
+        let weights = &weights[first * queries * tokens..][..len * queries * tokens];
+        format.accumulate(weights, &self.parts[..len], acc).map_err(|error| in_page(error, first, tokens))
+    }
 }
 
 /// The page format that belongs to a shape and a codec.
@@ -147,7 +190,7 @@ impl<'a> Deref for Format<'a> {
     }
 }
 
-/// Converts the block number of an error from one page to a run of pages with `tokens` tokens each.
+/// Adds the blocks of `page` pages, of `tokens` tokens each, to the block number of an error.
 pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
     match error {
         Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },

@@ -27,7 +27,7 @@ fn attend_and_append_allocate_nothing_but_pages() {
             results[4] = cache.accumulate(0, 1, &scores, &mut output[..64]);
         });
         assert_eq!(products.count_total, 0, "scores, accumulate");
-        // A token that closes no page: there is room for it.
+        // A token that closes no page: it fits.
         let appends = allocation_counter::measure(|| {
             results[1] = cache.append(0, &rows[..2 * 64], &rows[..2 * 64]);
             results[2] = cache.truncate(1000);

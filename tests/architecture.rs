@@ -106,10 +106,20 @@ fn unsafe_lives_in_arch() {
 /// and formats are in `src/`.
 #[test]
 fn arch_knows_shapes() {
-    const SHAPES: &[&str] =
-        &["affine", "angles", "blocks", "codes", "quaternions", "signs", "trellis", "triplets", "vectors"];
+    const SHAPES: &[&str] = &[
+        "affine",
+        "angles",
+        "blocks",
+        "codes",
+        "quaternions",
+        "scaled",
+        "signs",
+        "trellis",
+        "triplets",
+        "vectors",
+    ];
     const IMPLEMENTATIONS: &[&str] = &["layout", "scalar", "portable", "wide", "avx2", "avx512"];
-    // What several implementations of a layout share, or what only this layout has.
+    // Code that several implementations of a layout share, or that only this layout has.
     const BESIDES: &[&str] = &["trellis/search", "vectors/hadamard", "vectors/baseline"];
     for (name, text) in files("arch", &["rs"]) {
         let place = name.strip_prefix("arch/").unwrap().strip_suffix(".rs").unwrap();
@@ -194,9 +204,9 @@ fn every_file_of_tests_is_in_the_suite() {
         );
     }
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let (run, tests, lints) = (read(".ci/run"), read("ci/tests.sh"), read("ci/lints.sh"));
+    let (tests, lints) = (read("ci/tests.sh"), read("ci/lints.sh"));
     assert!(
-        run.contains("\nhere=(format lints readme tests ")
+        read("ci/steps.py").contains(r#""lints", "suite", "readme", "tests""#)
             && tests.contains("--test rayon --test serde")
             && tests.contains("--test gpu")
             && lints.contains("ci/features.sh"),
@@ -210,11 +220,8 @@ fn one_minimum_of_rust() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let declared =
         manifest.split("\nrust-version = \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
-    for (file, words) in [("README.md", "A clone needs Rust "), ("docs/architecture.md", "**MSRV ")] {
-        let text = fs::read_to_string(root().join(file)).unwrap();
-        let named = text.split(words).nth(1).unwrap();
-        let digits = named.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap();
-        assert_eq!(&named[..digits], declared, "{file}");
+    for file in ["README.md", "docs/architecture.md"] {
+        assert!(fs::read_to_string(root().join(file)).unwrap().contains(declared), "{file} lacks {declared}");
     }
 }
 
@@ -297,164 +304,4 @@ fn sources_have_no_marks_of_unfinished_work() {
             }
         }
     }
-}
-
-/// Returns the code of a file: comments become nothing, strings and characters become empty ones.
-fn code(text: &str) -> String {
-    let (mut code, mut rest) = (String::new(), text);
-    while let Some(next) = rest.chars().next() {
-        let hashes = rest.strip_prefix('r').map_or(0, |raw| raw.len() - raw.trim_start_matches('#').len());
-        let is_raw = rest.starts_with('r') && rest[1 + hashes..].starts_with('"') && !ends_in_name(&code);
-        // The length of what is left out, and what stands for it.
-        let (length, instead) = if rest.starts_with("//") {
-            (rest.find('\n').unwrap_or(rest.len()), "")
-        } else if rest.starts_with("/*") {
-            (rest.find("*/").map_or(rest.len(), |end| end + 2), "")
-        } else if is_raw {
-            let (from, end) = (hashes + 2, format!("\"{}", "#".repeat(hashes)));
-            (from + rest[from..].find(&end).unwrap() + end.len(), "\"\"")
-        } else if next == '"' {
-            (1 + unescaped(&rest[1..], '"'), "\"\"")
-        } else if rest.starts_with("'\\") || next == '\'' && rest.chars().nth(2) == Some('\'') {
-            (1 + unescaped(&rest[1..], '\''), "''")
-        } else {
-            code.push(next);
-            rest = &rest[next.len_utf8()..];
-            continue;
-        };
-        code.push_str(instead);
-        code.extend(rest[..length].chars().filter(|c| *c == '\n'));
-        rest = &rest[length..];
-    }
-    code
-}
-
-/// Returns whether the last character belongs to a name, except for the prefixes of `br""` and `cr""`.
-fn ends_in_name(code: &str) -> bool {
-    let name = code.len() - code.trim_end_matches(is_of_name).len();
-    name > 1 || name == 1 && !code.ends_with(['b', 'c'])
-}
-
-fn is_of_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
-/// Returns the length up to and including the first `end` without a backslash before it.
-fn unescaped(text: &str, end: char) -> usize {
-    let mut escaped = false;
-    for (at, c) in text.char_indices() {
-        if c == end && !escaped {
-            return at + c.len_utf8();
-        }
-        escaped = c == '\\' && !escaped;
-    }
-    text.len()
-}
-
-struct Function {
-    name: String,
-    is_test: bool,
-    /// The names of the macros and functions that it calls, `name!` or `name`, and `.name` for methods.
-    calls: Vec<String>,
-}
-
-/// Returns the functions of a file. A function ends at the first brace with the indentation of its `fn`.
-fn functions(text: &str) -> Vec<Function> {
-    let code = code(text);
-    let lines: Vec<&str> = code.lines().collect();
-    let mut functions = Vec::new();
-    for (first, line) in lines.iter().enumerate() {
-        let words = ["pub(crate) ", "pub(super) ", "pub ", "const ", "async ", "unsafe "];
-        let indent = line.len() - line.trim_start().len();
-        let start =
-            words.iter().fold(line.trim_start(), |rest, word| rest.strip_prefix(word).unwrap_or(rest));
-        let Some(start) = start.strip_prefix("fn ") else { continue };
-        let end = format!("{}}}", &line[..indent]);
-        let is_short = line.ends_with(['}', ';']);
-        let after = lines[first..].iter().skip(1).position(|line| line.starts_with(&end));
-        let last = first + if is_short { 0 } else { 1 + after.unwrap() };
-        let before = lines[..first].iter().rev().map(|line| line.trim());
-        let is_test =
-            before.take_while(|line| line.is_empty() || line.starts_with("#[")).any(|line| line == "#[test]");
-        let (name, body) = (start.split(|c| !is_of_name(c)).next().unwrap(), lines[first..=last].join("\n"));
-        let calls =
-            if body.ends_with("() {}") { Vec::new() } else { calls(&body[body.find('(').unwrap()..]) };
-        functions.push(Function { name: name.into(), is_test, calls });
-    }
-    functions
-}
-
-/// Returns what [`Function::calls`] says. Functions of types are left out, because many have the same names.
-fn calls(body: &str) -> Vec<String> {
-    let mut calls = Vec::new();
-    for (at, _) in body.match_indices(['(', '!']) {
-        let is_macro = body[at..].starts_with('!');
-        let before = &body[..at];
-        let before = if before.ends_with('>') {
-            before.rsplit_once("::<").map_or("", |(name, _)| name)
-        } else {
-            before
-        };
-        let path = before.trim_end_matches(is_of_name);
-        let name = &before[path.len()..];
-        let of_type = path.strip_suffix("::").is_some_and(|path| {
-            path.rsplit(|c| !is_of_name(c)).next().is_some_and(|last| last.starts_with(char::is_uppercase))
-        });
-        if !name.is_empty() && !of_type {
-            let dot = if path.ends_with('.') { "." } else { "" };
-            calls.push(format!("{dot}{name}{}", if is_macro { "!" } else { "" }));
-        }
-    }
-    calls
-}
-
-/// Whether a call can fail a test.
-fn is_assertion(call: &str) -> bool {
-    let call = call.strip_prefix("prop_").unwrap_or(call);
-    call.starts_with("assert") && call.ends_with('!')
-        || ["panic!", ".unwrap_err", ".expect_err"].contains(&call)
-}
-
-/// A test without an assertion hardly can fail. It asserts itself, or calls a function of its file or of the tests beside it
-/// that does.
-#[test]
-fn every_test_asserts() {
-    let (mut count, mut found) = (0, 0);
-    for folder in ["tests", "src", "arch", "bindings", "cli", "files", "metrics"] {
-        let files: Vec<(String, String)> = files(folder, &["rs"]);
-        count += files.iter().map(|(_, text)| code(text).matches("#[test]\n").count()).sum::<usize>();
-        let files: Vec<_> = files.into_iter().map(|(name, text)| (name, functions(&text))).collect();
-        // The names of functions that tests may call and that assert, or call one that does.
-        let helpers =
-            files.iter().filter(|(name, of)| name.contains("tests") || of.iter().any(|f| f.is_test));
-        let helpers: Vec<&Function> = helpers.flat_map(|(_, of)| of).filter(|f| !f.is_test).collect();
-        let mut asserting: Vec<&str> = Vec::new();
-        let asserts = |function: &Function, asserting: &[&str]| {
-            function.calls.iter().any(|call| is_assertion(call) || asserting.contains(&&**call))
-        };
-        loop {
-            let known = asserting.len();
-            for helper in &helpers {
-                if !asserting.contains(&&*helper.name) && asserts(helper, &asserting) {
-                    asserting.push(&helper.name);
-                }
-            }
-            if asserting.len() == known {
-                break;
-            }
-        }
-        for (name, functions) in &files {
-            for test in functions.iter().filter(|function| function.is_test) {
-                found += 1;
-                // For systems without guard pages.
-                let is_empty = name == "arch/tests/guards.rs" && test.calls.is_empty();
-                assert!(is_empty || asserts(test, &asserting), "{name}: {} asserts nothing", test.name);
-            }
-        }
-    }
-    assert!(found == count && count > 600, "{found} of {count} tests");
-    // It finds one that does not.
-    let text = "#[test]\n// check\nfn a() {\n    let x = \"assert!(\"; // assert!(x)\n    b(x).unwrap();\n}\n\nfn b() {}\n";
-    let [a, b] = &functions(text)[..] else { panic!("two functions") };
-    assert!(a.is_test && !b.is_test && a.calls == ["b", ".unwrap"], "{:?}", a.calls);
 }

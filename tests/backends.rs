@@ -20,7 +20,7 @@ fn required_backends_are_available() {
     }
 }
 
-/// What a codec answers, as bits; outputs start from a pattern, so that what an error leaves behind is compared too.
+/// The results of a codec as bits. Outputs start from a pattern, so that outputs after an error are compared too.
 #[derive(PartialEq, Debug)]
 struct Answers {
     encoded: Vec<(Result<(), Error>, Vec<u8>)>,

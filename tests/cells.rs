@@ -17,7 +17,7 @@ const GROUP: usize = 3;
 const CELLS: usize = 320;
 const STREAMS: usize = 2;
 
-/// Keys or values, and what they should hold.
+/// Keys or values, and the rows that they should hold.
 struct Side {
     pages: CellPages,
     rows: Vec<Option<Vec<f16>>>,
@@ -132,7 +132,7 @@ fn check_attention(sides: &[Side; 2], rows: [&[f16]; 2], random: &mut Random, to
     let mut mask = vec![f16::NEG_INFINITY; queries * stride];
     let density = [0.0, 0.05, 0.5, 1.0][random.below(4)];
     for (i, value) in mask.iter_mut().enumerate() {
-        // No query sees a cell that nobody wrote: there is no telling what a coded page has there.
+        // No query sees a cell that was never written, because its value in a coded page is arbitrary.
         let written = sides[0].rows.get(stream * CELLS + i % stride).is_some_and(|row| row.is_some());
         let hidden = !written || i / 64 % 3 == 1 && density < 1.0;
         if !hidden && random.unit() < density {
@@ -291,7 +291,7 @@ fn coded_cells_are_as_near_as_their_codec() {
     }
 }
 
-/// A server's habit: the end of a page is forgotten and written again. Rows that nobody wrote do not drift.
+/// Servers often forget the end of a page and write it again. The other rows do not drift.
 #[test]
 fn pages_that_open_and_close_again_do_not_drift() {
     for codec in ["turboquant", "trellis", "graded", "int", "q4_0", "octopus"] {
@@ -319,7 +319,7 @@ fn pages_that_open_and_close_again_do_not_drift() {
     }
 }
 
-/// What cells hold, and what attention gives, has the same bits on every backend.
+/// Cells, and attention on them, have the same bits on every backend.
 #[test]
 fn every_backend_gives_the_same_bits() {
     for codecs in [["turboquant", "trellis"], ["graded", "trellis:m=2"]] {
@@ -352,7 +352,7 @@ fn every_backend_gives_the_same_bits() {
     }
 }
 
-/// A full cache takes what its configuration said, and no more.
+/// A full cache has the bytes that its configuration requires, and no more.
 #[test]
 fn bytes_are_those_that_were_promised() {
     for codec in ["turboquant", "graded", "trellis:m=2", "f16"] {
@@ -370,7 +370,7 @@ fn bytes_are_those_that_were_promised() {
                 side.pages.settle(&[], &in_order).unwrap();
             }
             let (bytes, promised) = (side.pages.bytes(), side.pages.config().required_bytes());
-            // A balance and a prefix centre a head; where each head of a page ends, and what lies before its rows.
+            // A balance and a prefix centre for each head; the end of each head's page, and the bytes before its rows.
             let more = 4 * HEADS * 128 + (4 * HEADS + 2) * side.pages.counts().closed;
             assert!(bytes <= promised + more && bytes + 4096 > promised, "{codec}: {bytes} of {promised}");
         }

@@ -39,7 +39,7 @@ fn tensor(config: &ChunkConfig, tokens: usize, random: &mut Random) -> Vec<f32> 
     tensor
 }
 
-/// Where a row lies, written down a second time.
+/// The place of a row, by a second implementation of the layout.
 fn place(
     config: &ChunkConfig,
     tokens: usize,
@@ -109,7 +109,7 @@ fn width_of(spec: CodecSpec) -> usize {
     [64, 128, 32, 96].into_iter().find(|&dim| spec.block_bytes(dim) > 0).unwrap()
 }
 
-/// Every codec: the tokens are those that a cache reads from the same pages, and no worse than what the cache makes itself.
+/// Every codec: the tokens are those that a cache reads from the same pages, and no worse than the cache's own.
 #[test]
 fn every_codec_comes_back() {
     let mut random = Random::new(1);
@@ -167,7 +167,7 @@ fn every_codec_comes_back() {
     }
 }
 
-/// Attention after the round trip, beside that of a cache with the same tokens: errors within a few percent, in both directions.
+/// Attention after the round trip, compared with a cache of the same tokens: errors within a few percent, in both directions.
 #[test]
 fn attention_is_that_of_a_cache() {
     let mut random = Random::new(2);
@@ -191,11 +191,11 @@ fn attention_is_that_of_a_cache() {
             output
         });
         let (own, ours) = (error(&reference, &own), error(&reference, &round_trip));
-        assert!(ours < 1.1 * own && ours > 0.3 * own, "{spec}: {ours} beside {own}");
+        assert!(ours < 1.1 * own && ours > 0.3 * own, "{spec}: {ours}, and {own} without the round trip");
     }
 }
 
-/// Any number of tokens, all types: what two bytes hold is what four bytes give.
+/// Any number of tokens, all types: rows of two bytes a value give the same blob as their values in four bytes.
 #[test]
 fn every_size_and_type() {
     for layout in [ChunkLayout::Split, ChunkLayout::Fused] {
@@ -358,7 +358,7 @@ fn forged_blobs_are_errors_or_finite() {
     }
 }
 
-/// What each checksum covers, found by trying all ends.
+/// Returns the section that each checksum covers, found by trying all ends.
 fn sections(blob: &[u8], config: &ChunkConfig, tokens: usize) -> Vec<std::ops::Range<usize>> {
     let (mut sections, mut start) = (Vec::new(), 0);
     while start < blob.len() {
@@ -528,7 +528,7 @@ fn appended_to_a_cache() {
     }
     sinks.append_chunk(&second).unwrap();
     assert_eq!((sinks.stats().tokens, sinks.stats().paged_tokens), (74, 64));
-    // The second layer refuses what the first has taken.
+    // The second layer refuses the chunk that the first has taken.
     let mut one_of_two = cache_of(&config);
     one_of_two.append(1, &numbers(6, 2 * 64 * 64), &numbers(7, 2 * 64 * 64)).unwrap();
     refused(&mut one_of_two, &first, "another balance");
@@ -549,8 +549,8 @@ fn pages_out_of_order_are_refused() {
     assert_eq!(decode(&codec, &forged), Err(Error::Snapshot { at: page, why: "the page is out of order" }));
 }
 
-/// A block that no codec wrote, under a checksum that is right: it is counted within its page, when a chunk is decoded and when what
-/// is left behind full pages is appended.
+/// A block that no codec wrote, under a correct checksum: it is counted within its page, when a chunk is decoded and when
+/// the rest after full pages is appended.
 #[test]
 fn forged_blocks_are_counted_within_their_page() {
     let spec = "int".parse().unwrap();

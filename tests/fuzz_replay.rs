@@ -15,7 +15,7 @@ fn corpus(target: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target)
 }
 
-/// Checks that the corpus has the seeds as they are made here. Then runs the body on each of its inputs, and on no bytes.
+/// Checks that the corpus has the generated seeds. Then runs the body on each of its inputs, and on no bytes.
 fn replay(target: &str, seeds: impl FnOnce() -> Vec<(String, Vec<u8>)>, body: fn(&[u8])) {
     let corpus = corpus(target);
     let seeds = seeds();

@@ -38,7 +38,7 @@ fn reference(name: &str, x: &[f32; 32]) -> Vec<u8> {
             (amax, max) = (v.abs(), *v);
         }
     }
-    // Where 1/d is no finite f32, C converts infinity to an integer, which means nothing; here the block is zeros.
+    // If 1/d is no finite f32, C converts infinity to an integer, which means nothing; here the block is zeros.
     let inverse = |d: f32| if (1.0 / d).is_finite() { 1.0 / d } else { 0.0 };
     let mut block = vec![0, 0];
     let d = match name {
@@ -99,7 +99,7 @@ fn reference(name: &str, x: &[f32; 32]) -> Vec<u8> {
     block
 }
 
-/// ggml's `dequantize_row_…`, likewise.
+/// The same for ggml's `dequantize_row_…`.
 fn reference_values(name: &str, block: &[u8]) -> [f32; 32] {
     let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
     let nibble = |qs: &[u8], j: usize| i32::from(if j < 16 { qs[j] & 15 } else { qs[j - 16] >> 4 });
@@ -262,7 +262,7 @@ fn check_rotation<const D: usize>(rotate: &str, n: usize) {
     let (plain, codec) = (build::<D>("q8_0"), build::<D>(&format!("q8_0:rotate={rotate}")));
     let mut block = vec![0; codec.block_bytes()];
     codec.encode(&x, &mut block).unwrap();
-    // What the block holds, without the rotation back.
+    // The values of the block, without the rotation back.
     let mut held = [0.0; D];
     plain.decode(&block, &mut held).unwrap();
     for (held, expected) in held.iter().zip(rotated(&x, n)) {

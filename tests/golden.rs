@@ -6,7 +6,7 @@
 //! follow it, until the next case, are:
 //!
 //! - `block HEX`: the encoded bytes of vector 0, 1, 2 … of the case, one line each.
-//! - `list HEX`: what the page has behind its blocks, if anything (exact outliers, `med`).
+//! - `list HEX`: bytes of a page after its blocks, if any (exact outliers, `med`).
 //! - `decode HEX`: FNV-1a 64 of the decoded vectors, one after the other, as little-endian f32.
 //! - `score HEX HEX …`: the bits of the scores, f32, big-endian hex: query 0 with every block, then query 1.
 //! - `accumulate HEX`: FNV-1a 64 of two outputs after `finish`, as little-endian f32: accumulated from zeros with weight

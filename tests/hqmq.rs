@@ -72,8 +72,8 @@ fn stored_bytes() {
     }
 }
 
-/// The paper's Table 21, at D = 128: (S, r, log2(24·S), bits a chunk, bits a value, the same with the scale), and
-/// what is stored here: 8·bytes/128.
+/// The paper's Table 21, at D = 128: (S, r, log2(24·S), bits a chunk, bits a value, the same with the scale), and the
+/// stored bits of this library: 8·bytes/128.
 #[test]
 fn bit_accounting_of_table_21() {
     let table = [

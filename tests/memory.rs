@@ -1,4 +1,4 @@
-//! Missing memory is an error, and the cache is as it was. The allocator of this binary refuses what a test may not have.
+//! Missing memory is an error, and the cache is as it was. The allocator of this binary refuses memory beyond a test's limit.
 //!
 //! Counters of a few bytes and the codecs of a layer are not covered: without memory for them, the program ends.
 #![cfg(feature = "alloc")]

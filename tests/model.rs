@@ -79,8 +79,8 @@ impl Model {
         }
     }
 
-    /// Forgets what the cache held `before` an eviction and holds no more; returns the positions. (What a sliding window hides may be
-    /// in the cache again after a rollback.)
+    /// Forgets the tokens that the cache held `before` an eviction and no longer holds. Returns their positions. (Tokens
+    /// that a sliding window hides may be in the cache again after a rollback.)
     pub fn forget_evicted(&mut self, before: &[usize], cache: &KvCache) -> Vec<usize> {
         let held: Vec<usize> = cache.layers()[0].positions().collect();
         let [keys, values] = self.widths();

@@ -33,7 +33,7 @@ fn codec<const D: usize>(spec: &str) -> Any<D> {
     Any::build(spec, Backend::detect(), HeadId::default()).expect("a codec")
 }
 
-/// What the paper's tables report, over `keys` Gaussian keys and `queries` Gaussian queries.
+/// The figures of the paper's tables, over `keys` Gaussian keys and `queries` Gaussian queries.
 #[derive(Debug)]
 struct Fidelity {
     cosine: f64,
@@ -408,7 +408,7 @@ fn hostile_bytes_decode_to_something_or_an_error() {
     }
 }
 
-/// Vectors that a coarse code fits badly, and a sketch of what is left over: any block decodes again.
+/// Vectors that a coarse code fits badly, and a sketch of the remainder: any block decodes again.
 #[test]
 fn residuals_much_longer_than_what_is_coded() {
     let mut random = Gaussian(77);

@@ -29,7 +29,7 @@ fn page<const D: usize>(codec: &Typed<impl Codec, D>, xs: &[[f32; D]]) -> Vec<u8
     page
 }
 
-/// Vectors of which every 9th chunk is large.
+/// Returns vectors in which every 9th chunk is large.
 fn with_outliers(dim: usize, tokens: usize, random: &mut Random) -> Vec<f32> {
     let large = |i: usize| if (i % dim / 4).is_multiple_of(9) { 40.0 } else { 1.0 };
     (0..dim * tokens).map(|i| random.gaussian() * large(i)).collect()
@@ -99,7 +99,7 @@ fn outliers_are_kept_exactly() {
     check_exactness(&Hqmq::<45>::build(spec, Backend::detect(), HeadId::default()).unwrap(), 1e-3);
 }
 
-/// What outliers do to integers without them: the scale of a token is theirs.
+/// Outliers harm integers: they set the scale of their token.
 #[test]
 fn integers_gain_from_outliers_that_are_kept() {
     let values = with_outliers(128, 64, &mut Random::new(6));
@@ -117,7 +117,7 @@ fn integers_gain_from_outliers_that_are_kept() {
     assert!(matches!(refused, Err(Error::Unsupported { why }) if why.contains("asymmetric=false")));
 }
 
-/// Half of all chunks is the most there can be, and the list has room for that.
+/// Half of all chunks is the most that can be outliers, and the list has space for that.
 #[test]
 fn the_list_holds_half_of_all_chunks() {
     for text in ["hqmq:med=1", "int:med=1"] {

@@ -41,8 +41,8 @@ impl Codec for Plain {
     }
 }
 
-/// The same codec in a basis of its own, where every value is negated and two queries' words carry a mark: what a
-/// rotating codec does, in a line.
+/// The same codec in a basis of its own: every value is negated, and two queries' words carry a mark. It is a rotating codec in
+/// one line.
 struct Mirrored(Plain);
 
 const MARK: f32 = 77.0;
@@ -95,7 +95,7 @@ fn codecs(dim: usize) -> [Box<dyn Codec>; 2] {
     [Box::new(Plain { dim }), Box::new(Mirrored(Plain { dim }))]
 }
 
-/// What `tests/properties.rs` asks of the library's codecs.
+/// Checks the laws that `tests/properties.rs` checks for the library's codecs.
 #[test]
 fn the_trait_defaults_keep_its_promises() {
     let mut random = Random::new(1);
@@ -108,7 +108,7 @@ fn the_trait_defaults_keep_its_promises() {
             let error: f32 = rows.iter().zip(&decoded).map(|(x, y)| (x - y).powi(2)).sum();
             assert!(error < 1e-3 * rows.iter().map(|x| x * x).sum::<f32>());
 
-            // Ten queries at once and one by one; scores are products with what decodes.
+            // Ten queries at once and one by one; scores are products with decoded rows.
             let mut scores = vec![0.0; 10 * 12];
             codec.prepare_and_score(&rows[..10 * dim], &page, &mut scores).unwrap();
             for (q, scores) in rows.chunks_exact(dim).zip(scores.chunks_exact(12)) {
@@ -185,7 +185,7 @@ fn typed_codecs_take_arrays() {
     assert_eq!(wrong, Err(Error::Width { actual: 32 }));
 }
 
-/// A layer with keys in one and values in the other; what it answers is what exact attention does, nearly.
+/// A layer with keys in one and values in the other codec: its attention is near the exact one.
 #[test]
 fn a_cache_in_given_bytes_takes_it() {
     let config = four_bits(LayerConfig::new(2, 32, 400));
@@ -215,7 +215,7 @@ fn a_cache_in_given_bytes_takes_it() {
         }
     }
 
-    // It says of itself what it cannot: no snapshot could name its codecs.
+    // The layer says that it has no snapshot: no bytes could name its codecs.
     let mut snapshot = Vec::new();
     cache.save(&mut |piece| snapshot.extend_from_slice(piece));
     assert!(matches!(cache.load(&snapshot), Err(Error::Unsupported { .. })));

@@ -10,7 +10,7 @@ const DIM: usize = 32;
 /// The largest magnitude in f16, then 4 bits a value.
 struct Nibbles {
     lean: bool,
-    /// What [`Planes::encode_planes`] gives for every norm instead of the norm.
+    /// The constant that [`Planes::encode_planes`] returns instead of each norm.
     norm: Option<f32>,
 }
 
@@ -123,7 +123,7 @@ fn pages_of_an_own_codec_are_lean() {
             let error = output.iter().zip(&exact).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
             assert!(error < 0.05, "lean {lean}: {error}");
         }
-        // Every token decodes near what it was, in a page or not.
+        // Every token decodes near its input, in a page or not.
         let (mut key, mut value) = ([0.0; DIM], [0.0; DIM]);
         for (number, position) in cache.positions().enumerate() {
             cache.decode(1, number, &mut key, &mut value).unwrap();

@@ -86,7 +86,7 @@ fn code(x: f64, y: f64, first: bool, bits: u8, tangents: &[f32]) -> (usize, f64)
     (thresholds.filter(|t| angle >= *t).count(), near)
 }
 
-/// Codes by comparison are codes by arctangent, but for angles within rounding of a threshold.
+/// Codes by comparison are codes by arctangent, except for angles within rounding of a threshold.
 #[test]
 fn comparisons_find_the_angles() {
     let mut random = Random::new(2);

@@ -368,7 +368,7 @@ fn a_cache_with_a_profile_works() {
     assert_eq!(again.layers()[0].stats().bytes, cache.layers()[0].stats().bytes);
 }
 
-/// The committed examples, and what follows from them on every machine.
+/// The committed profiles, and the codecs that follow from them on every machine.
 #[test]
 fn the_examples() {
     for (text, layers, heads, spare) in EXAMPLES {

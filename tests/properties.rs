@@ -166,8 +166,8 @@ fn scores_do_not_depend_on_the_page() {
     }
 }
 
-/// What a codec does to queries and weights, where it computes in integers: (largest integer of a query, of a weight;
-/// infinite where weights stay f32).
+/// Returns the integers that a codec makes of queries and weights: the largest of a query and of a weight, infinite if weights
+/// stay f32.
 fn integer_limits(spec: CodecSpec) -> Option<(f64, f64)> {
     match spec {
         CodecSpec::TurboQuant(spec) if spec.levels <= 16 => Some((127.0, 32767.0)),

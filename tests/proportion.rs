@@ -17,7 +17,7 @@ const HEAVY: [(&str, &str); 5] = [
     ("turboquant-qjl:bits=2,rotation=haar,sketch=gauss", "octopus-qjl:bits=2,sketch=gauss"),
 ];
 
-/// A chunk of one token and so many layers, all with the same page; what a blob of zeros has after its header.
+/// Returns a chunk of zeros: one token and `layers` equal layers.
 fn blob(keys: &str, values: &str, layers: usize) -> Vec<u8> {
     let config = ChunkConfig::new(1, 1, 32).keys(keys.parse().unwrap()).values(values.parse().unwrap());
     let config = config.center(Center::Off).balance(false);
@@ -34,7 +34,7 @@ fn blob(keys: &str, values: &str, layers: usize) -> Vec<u8> {
     blob
 }
 
-/// The snapshot of so many empty layers, all with the same bytes.
+/// Returns the snapshot of `layers` empty layers, all with the same bytes.
 fn snapshot(keys: &str, values: &str, layers: usize) -> Vec<u8> {
     let config = LayerConfig::new(1, 32, 200).keys(keys.parse().unwrap()).values(values.parse().unwrap());
     let config = config.sink_tokens(0).recent_window(0).max_rollback(0).balance(false).center(Center::Off);
@@ -47,7 +47,7 @@ fn most(work: impl FnOnce()) -> usize {
     allocation_counter::measure(work).bytes_max as usize
 }
 
-/// 16 MiB, 256 times the bytes, and what building one codec takes meanwhile.
+/// 16 MiB, 256 times the bytes, and the temporary memory of building one codec.
 fn allowed(bytes: &[u8]) -> usize {
     (1 << 24) + 256 * bytes.len() + (1 << 20)
 }
@@ -80,7 +80,7 @@ fn chunk_codecs_are_in_proportion_to_the_blob() {
     }
 }
 
-/// Who has made a codec already reads what it wrote, whatever the codec takes.
+/// A codec decodes its own blobs, however much memory it took to build it.
 #[test]
 fn a_codec_decodes_its_own_blobs() {
     let spec = "additive:k=1024,r=2".parse().unwrap();

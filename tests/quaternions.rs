@@ -9,8 +9,8 @@
 //! algorithm runs on the set alone: a sample u belongs to the product of the largest inner product, and each q moves to
 //! the normalised sum of unit*·u over its samples. A q without samples moves to the sample that is served worst. From
 //! ten random starts, 100 rounds on an eighth of the samples; the three best go on for 60 rounds on half of them and 40
-//! on all; the best of these, on fresh samples, is taken. At the end each q is replaced by that unit·q of which 1 is the
-//! nearest unit, and the set is sorted.
+//! on all; the best of these, on fresh samples, is taken. At the end each q becomes the product unit·q whose nearest unit is 1,
+//! and the set is sorted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use std::fmt::Write;
@@ -81,7 +81,7 @@ impl Set {
         Self([0, 1, 2, 3].map(|c| members.iter().map(|q| q[c]).collect()))
     }
 
-    /// (inner product, member) of the best product for `u`; `products` has room for every member.
+    /// (inner product, member) of the best product for `u`; `products` has space for every member.
     fn best(&self, [w, x, y, z]: Quaternion, products: &mut [f64]) -> (f64, usize) {
         let [qa, qb, qc, qd] = &self.0;
         for ((product, (a, b)), (c, d)) in products.iter_mut().zip(qa.iter().zip(qb)).zip(qc.iter().zip(qd)) {

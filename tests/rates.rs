@@ -1,4 +1,4 @@
-//! Compares every rate that the documentation states with the size of blocks. A test that fails prints the right figure.
+//! Compares every rate in a table of the documentation with the size of blocks. A test that fails prints the right figure.
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::cache::Center;
@@ -6,14 +6,16 @@ use octaplex::codecs::Role;
 use octaplex::{CodecSpec, LayerConfig};
 
 const README: &str = include_str!("../README.md");
+const CHOOSING: &str = include_str!("../docs/choosing.md");
 const CODECS: &str = include_str!("../docs/codecs.md");
 const PERFORMANCE: &str = include_str!("../docs/performance.md");
+const HEADS: &str = include_str!("../docs/plots/heads.csv");
 const INSTEAD: &str = include_str!("../docs/instead.md");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
 const SAMPLE: &str = include_str!("../docs/plots/sample.txt");
 const FORMATS: &str = include_str!("../docs/formats.md");
 
-/// Bytes of a page, by what a cache says that it needs for one more.
+/// Returns the bytes of a page: the difference that one more makes to a cache's required bytes.
 fn page_bytes(keys: &str, values: &str, (heads, dim): (usize, usize), center: Center) -> usize {
     let config = |capacity| {
         let config = LayerConfig::new(heads, dim, capacity).keys(spec(keys)).values(spec(values));
@@ -55,7 +57,7 @@ fn has_outliers(text: &str) -> bool {
     text.contains("med=")
 }
 
-/// Whether `stated`, with as many digits as it has, is `exact` rounded.
+/// Returns whether `stated` is `exact`, rounded to the digits of `stated`.
 fn is_rounded(stated: &str, exact: f64) -> bool {
     let digits = stated.split_once('.').map_or(0, |(_, digits)| digits.len());
     let unit = 0.1f64.powi(digits as i32);
@@ -75,7 +77,7 @@ fn table<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
     rows.skip(2).map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// What stands between backquotes.
+/// Returns the words between backquotes.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -230,30 +232,58 @@ fn the_readmes_table() {
     }
     // As large as `trellis:m=8`, whose column it shares.
     assert_eq!(bits("turboquant", 128), bits("trellis:m=8", 128));
-    let graded = kl("`graded` / `trellis`").unwrap();
-    assert!(
-        README.contains(&format!("the KL at 3.1 bits is {graded}.")),
-        "README.md: graded keys have {graded}"
-    );
-    // Attention of one query: shares of the time of ggml's f16, for 1, 1, 4 and 7 heads of width 128, then of width 64.
-    let attention = table(PERFORMANCE, "\nAttention of one token");
-    let shares = |row: &str| -> Vec<f64> {
-        let row = attention.iter().find(|cells| cells[0] == row).unwrap_or_else(|| panic!("no {row}"));
-        row[1..].iter().map(|cell| cell.split(['(', ')']).nth(1).unwrap().parse().unwrap()).collect()
+}
+
+/// The table of codecs to choose from: bits of pages, from the least to the most over the models, and of ggml's blocks.
+#[test]
+fn the_bits_of_the_advice() {
+    let default = LayerConfig::new(1, 128, 1000);
+    assert_eq!((default.keys, default.values), (spec("graded"), spec("trellis")));
+    let page = |keys: &str, values: &str, (heads, dim): (usize, usize)| {
+        LayerConfig::new(heads, dim, 1000).keys(spec(keys)).values(spec(values)).page_bits()
     };
-    for (isa, codecs) in [
-        ("AVX-512", "`graded` / `trellis`"),
-        ("AVX2", "`graded` / `trellis`"),
-        ("AVX-512", "`turboquant`"),
-        ("AVX2", "`turboquant`"),
-    ] {
-        let shares = shares(&format!("{isa}: {codecs}"));
-        let shared_heads = [&shares[2..4], &shares[6..8]].concat();
-        assert!(shared_heads.iter().all(|share| *share < 1.0), "{isa}, {codecs}: {shares:?}");
-        if codecs == "`turboquant`" {
-            assert!(shares.iter().all(|share| *share < 1.0), "{isa}, {codecs}: {shares:?}");
+    let mut count = 0;
+    for row in table(CHOOSING, "# Choosing a codec\n") {
+        let exact: Vec<f64> = match (quoted(row[1]).next(), quoted(row[2]).next()) {
+            (Some(keys), Some(values)) => MODELS.map(|shape| page(keys, values, shape)).into(),
+            _ if row[2] == "the same" => quoted(row[1]).map(|name| bits(name, 128)).collect(),
+            _ => continue, // a row without codecs
+        };
+        let (least, most) = exact.iter().fold((f64::MAX, 0.0f64), |(a, b), x| (a.min(*x), b.max(*x)));
+        let stated = numbers(row[3]);
+        check("docs/choosing.md", row[0], stated[0], least);
+        check("docs/choosing.md", row[0], stated[stated.len() - 1], most);
+        count += 1;
+    }
+    assert_eq!(count, 5);
+}
+
+/// Exact tokens weigh more in short contexts: the README says 3.8 bits for the default at 4,096 tokens.
+#[cfg(feature = "alloc")]
+#[test]
+fn the_bits_of_a_short_context() {
+    let mut cache = octaplex::KvCache::builder(1, 8, 128, 8192).build().unwrap();
+    let rows = crate::common::Random::new(12).gaussians(8 * 4096 * 128);
+    cache.append(0, &rows, &rows).unwrap();
+    check("README.md", "4,096 tokens", "3.8", cache.stats().bits_per_value());
+}
+
+/// `turboquant` is faster than ggml's f16 for any number of query heads, and the default from groups of four on.
+#[test]
+fn the_shares_of_the_speed_page() {
+    // Attention of one query for 1, 4 and 7 heads, by widths and instructions: shares of the time of ggml's f16.
+    let mut default = 0;
+    for line in HEADS.lines().skip(1) {
+        let [_, _, _, heads, queries, cache, _, share] = line.split(',').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let is_default = cache == "graded / trellis";
+        if queries == "1" && (cache == "turboquant / turboquant" || is_default && heads != "1") {
+            assert!(share.parse::<f64>().unwrap() < 1.0, "{line}");
+            default += usize::from(is_default);
         }
     }
+    assert_eq!(default, 8, "two widths, two instruction sets, 4 and 7 heads");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use octaplex::chunk::{ChunkCodec, ChunkConfig};
 use octaplex::codecs::HeadId;
 use octaplex::{Backend, CodecSpec, KvCache, LayerConfig};
 
-/// What a function gives in a pool of so many threads.
+/// Returns the result of a function in a pool of `threads` threads.
 fn with<T: Send>(threads: usize, run: impl FnOnce() -> T + Send) -> T {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(run)
 }

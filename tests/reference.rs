@@ -65,8 +65,8 @@ impl Case {
         (code(self.keys, 0), code(self.values, 1))
     }
 
-    /// The rows of a head, \[tokens]\[width], as a cache rounds them. What looks for trouble lies among them: rows of zeros, of one
-    /// value, of one channel, of small integers (ties), tiny ones and one that is much longer than all others.
+    /// Returns the rows of a head, \[tokens]\[width], as a cache rounds them. Some are difficult: zeros, one value, one
+    /// channel, small integers (ties), tiny ones and one that is much longer than all others.
     fn rows(&self, tokens: usize, random: &mut Random) -> Vec<f32> {
         let mut rows = Vec::new();
         for token in 0..tokens {
@@ -138,8 +138,8 @@ fn assert_same<T: PartialEq + std::fmt::Debug>(ours: &[T], theirs: &[T], what: &
     }
 }
 
-/// What the library makes of a cache: its saved pages, and of each head the scores of a query, and the sum that weights give. Weights
-/// of a page have a scale of their own; some are so small that the page adds nothing.
+/// The library's results for a cache: its saved pages, and for each head the scores of a query and the weighted sum.
+/// Weights of a page have a scale of their own; some are so small that the page adds nothing.
 #[derive(PartialEq)]
 struct Library {
     pages: Vec<Vec<u8>>,
@@ -234,7 +234,7 @@ fn pages_scores_and_sums_of_a_cache() {
     }
 }
 
-/// A chunk of one layer, whose last page is shorter, and what it decodes to.
+/// A chunk of one layer, whose last page is shorter, and its decoded rows.
 #[test]
 fn pages_and_vectors_of_a_chunk() {
     for (number, case) in CASES.iter().enumerate() {
@@ -295,7 +295,7 @@ fn pages_and_vectors_of_a_chunk() {
     }
 }
 
-/// Rows alone, as the codec's blocks: few different numbers, so that errors and costs are equal, and what looks for trouble.
+/// Rows for the codec's blocks: few different numbers, so that errors and costs are equal, and difficult rows.
 #[test]
 fn rows_with_ties() {
     let mut random = Random::new(3);
@@ -313,7 +313,7 @@ fn rows_with_ties() {
         let codec = spec.build_dyn(dim, Backend::detect(), HeadId::default()).unwrap();
         let (mut block, mut decoded, mut encoded) = (vec![0; codec.block_bytes()], vec![0.0; dim], 0);
         for (number, x) in rows.iter().enumerate() {
-            // What f16 cannot hold is left out of the reference.
+            // The reference leaves out rows that f16 cannot hold.
             if codec.encode(x, &mut block).is_err() {
                 continue;
             }

@@ -104,7 +104,7 @@ fn rotations_equal_the_dense_matrix_both_ways() {
     }
 }
 
-/// What `finish` multiplies by, column by column.
+/// Returns the matrix of `finish`, column by column.
 fn inverse_matrix(spec: &str, width: usize) -> Matrix {
     let codec = build(spec, width);
     let columns: Vec<Vec<f64>> = (0..width)

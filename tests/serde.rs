@@ -43,7 +43,7 @@ fn configurations_come_back() {
         (&named["keys"], &named["query_heads"], &named["center"]),
         (&"graded".into(), &8.into(), &"Prefix".into())
     );
-    // What may be left out may be left out.
+    // Optional fields may be absent.
     let mut less = named.clone();
     less.as_object_mut().unwrap().remove("sliding_window");
     assert_eq!(serde_json::from_value::<LayerConfig>(less).unwrap().sliding_window, None);

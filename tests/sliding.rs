@@ -66,7 +66,7 @@ fn chunks_slide_through_a_window() {
     }
 }
 
-/// With rollbacks: what the window would show after the longest one is there, and the oldest pages are not.
+/// With rollbacks: the tokens that the window needs after the longest rollback are stored, and the oldest pages are not.
 #[test]
 fn a_rollback_behind_chunks_sees_a_whole_window() {
     let rows = Random::new(2).gaussians(2 * 256 * DIM);
@@ -95,7 +95,7 @@ fn a_rollback_behind_chunks_sees_a_whole_window() {
                 let further = sliding.fork().truncate(next - rollback - 65);
                 assert!(matches!(further, Err(Error::Dropped { .. })), "{further:?}");
             }
-            // What was loaded goes on.
+            // The loaded cache continues.
             sliding = KvCache::load(&sliding.save(), Backend::detect()).unwrap();
         }
     }
@@ -149,7 +149,7 @@ fn single_pages_slide_through_a_window() {
     }
 }
 
-/// Without a window nothing is dropped, and what has no room is refused; the layer is as it was.
+/// Without a window nothing is dropped, and tokens that do not fit are refused; the layer stays as it was.
 #[test]
 fn pages_without_room_are_refused() {
     let blob = chunks(64).encode(&Random::new(4).gaussians(2 * 256 * DIM)[..]).unwrap();
@@ -162,7 +162,7 @@ fn pages_without_room_are_refused() {
         assert_eq!(cache.append_chunk(&blob), Err(Error::Full { capacity, needed: 768 + recent }));
         assert!(cache.save() == before);
     }
-    // A sliding window whose pages have no room either.
+    // A sliding window whose pages do not fit either.
     let config = config(64).capacity(300).sliding_window(1000);
     let mut cache = KvCache::new([config], Backend::detect()).unwrap();
     cache.append_chunk(&blob).unwrap();

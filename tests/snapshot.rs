@@ -203,7 +203,7 @@ fn the_largest_keys_and_queries_give_no_nan() {
     }
 }
 
-/// Planes of any bytes, norms and a centre as large as f16 has them: no NaN, and what is not finite is refused.
+/// Planes of any bytes, norms and a centre as large as f16 allows: results are never NaN, and non-finite numbers are refused.
 #[test]
 fn hostile_lean_pages() {
     for (codec, dim, scaled) in
@@ -344,7 +344,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| (crc >> 8) ^ CRC_TABLE[usize::from(crc as u8 ^ byte)])
 }
 
-/// Where sections lie: every place whose four bytes are the checksum of what came since the last one.
+/// Returns the sections: they end at every place whose four bytes are the checksum of the bytes since the last such place.
 fn sections(bytes: &[u8]) -> Vec<(usize, usize)> {
     let (mut found, mut start, mut crc) = (Vec::new(), 0, !0u32);
     for at in 0..bytes.len() - 3 {
@@ -414,7 +414,7 @@ fn a_hundred_thousand_damaged_snapshots() {
         attended += usize::from(done.is_ok());
         assert!(done.is_err() || output.iter().all(|x| x.is_finite()), "round {round}");
 
-        // A third of what was loaded goes on like any other cache: cut, grown, read.
+        // A third of the loaded caches continue like any other cache: cut, grown, read.
         if round % 3 > 0 {
             continue;
         }
@@ -495,7 +495,7 @@ fn states_that_no_cache_can_be_in_are_refused() {
             assert!(matches!(load(&changed), Err(Error::Snapshot { .. })), "{center:?}: {value:x}");
         }
     }
-    // What is not decided yet is zero.
+    // Decisions that are still open are zero.
     let layer = SharedLayer::on_heap(&LayerConfig::new(1, 32, 500), Backend::detect()).unwrap();
     let mut bytes = Vec::new();
     layer.save(&mut |piece| bytes.extend_from_slice(piece));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const DIM: usize = 32;
 const CAPACITY: usize = 1 << 20;
 
-/// A token of the model: where it stands, and the number that its rows are made from.
+/// A token of the model: its position, and the number that generates its rows.
 type Token = (usize, u64);
 
 /// A row in sixteenths, exact in f16.

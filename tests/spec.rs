@@ -330,7 +330,7 @@ fn bits_of_the_trellis_are_another_name_of_m() {
     assert!(matches!(parse("trellis:bits=6"), Err(Error::Value { key: "bits", .. })));
 }
 
-/// No codec takes a width that kernels have no room for, or that its blocks do not divide.
+/// No codec takes a width that is too large for kernels, or that its blocks do not divide.
 #[test]
 fn widths_are_refused_by_every_codec() {
     for (codec, dim) in CodecSpec::all().iter().flat_map(|codec| [0, 66, 580].map(|dim| (codec, dim))) {

@@ -2,7 +2,6 @@
 //! runs one file's.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-mod advice;
 mod allocation;
 mod angles;
 mod architecture;

@@ -7,7 +7,9 @@ use crate::common::{Random, build, decode_rows, encode_rows, share, signs, try_b
 use octaplex::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, trellis};
 #[cfg(feature = "alloc")]
 use octaplex::codecs::Codec; // methods of boxed codecs
-use octaplex::codecs::{HeadId, Trellis, TrellisSpec};
+#[cfg(target_os = "linux")]
+use octaplex::codecs::Trellis;
+use octaplex::codecs::{HeadId, TrellisSpec};
 use octaplex::{Backend, CodecSpec};
 
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
@@ -98,7 +100,7 @@ impl Textbook {
     }
 }
 
-/// What a block says by the definition: path bits in order, raw bits, base-3 digits five to a byte.
+/// Reads a block by the definition: path bits in order, raw bits, base-3 digits five to a byte.
 fn read_block(book: &Textbook, block: &[u8], dim: usize) -> Vec<f64> {
     let levels = book.rows[0].len();
     let bit = |plane: &[u8], i: usize| usize::from(plane[i / 8] >> (i % 8) & 1);

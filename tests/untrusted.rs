@@ -10,7 +10,7 @@ use octaplex::{Backend, CodecSpec, Error};
 const PATTERN: u8 = 0xa7;
 const FLOAT_PATTERN: f32 = -1234.5;
 
-/// What happened, with the proof that an error left the output alone.
+/// Encodes, and proves that an error leaves the output as it was.
 fn encode(codec: &dyn Codec, x: &[f32]) -> Result<Vec<u8>, Error> {
     let mut block = vec![PATTERN; codec.block_bytes()];
     let result = codec.encode(x, &mut block);
@@ -233,7 +233,7 @@ fn wrong_lengths_are_refused() {
     }
 }
 
-/// More than one batch, of whose last the last is what no codec has prepared.
+/// More queries than one batch. The last query of the last batch was prepared by no codec.
 #[test]
 fn a_query_of_another_kind_leaves_all_scores_alone() {
     for spec in specs() {
@@ -245,7 +245,7 @@ fn a_query_of_another_kind_leaves_all_scores_alone() {
             let queries: Vec<&[f32]> = (0..17).map(|i| if i < 16 { &query[..] } else { &wrong }).collect();
             let mut scores = [FLOAT_PATTERN; 17];
             let result = codec.score(&queries, &blocks, &mut scores);
-            // Where a prepared query is the query itself, none is of another kind.
+            // If a prepared query is the query itself, no query is of another kind.
             let is_any = codec.query_len() == codec.dim();
             assert!(result.is_err() || is_any, "{spec} at {}", codec.dim());
             let untouched = scores.iter().all(|score| *score == FLOAT_PATTERN);

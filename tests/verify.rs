@@ -175,7 +175,7 @@ fn too_little_memory_and_room_are_refused() {
     let needed = codec_memory(&codec_of);
     let refused = codec(&codec_of, SEED, &mut vec![0.0; needed - 1]);
     assert!(matches!(refused, Err(Error::Length { expected, .. }) if expected == needed));
-    // What is said to be enough is, and not by much.
+    // The stated memory is enough, and not much more than that.
     let needs = |name: &str| match check(name, Backend::SCALAR, &mut vec![0.0; 40_000]) {
         Err(Error::Length { expected, .. }) => expected,
         _ => 0,

@@ -47,7 +47,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             let of_layer =
                 tensor.data().chunks_exact(heads * head_bytes).nth(layer).ok_or("no such layer")?;
             for head in of_layer.chunks_exact(head_bytes) {
-                data.extend_from_slice(head.get(..head_bytes / rows * keep).ok_or("not so many tokens")?);
+                data.extend_from_slice(
+                    head.get(..head_bytes / rows * keep).ok_or("fewer tokens than TOKENS")?,
+                );
             }
         }
         tensors.push((name, tensor.dtype(), vec![layers.len(), heads, keep, dim], data));

@@ -1,5 +1,5 @@
-//! Writes the language model of the tests, two layers with random weights, and a text in its alphabet: what stands in for
-//! a downloaded model where commands are tried (`ci/readme.sh`).
+//! Writes the language model of the tests, two layers with random weights, and a text in its alphabet. `ci/readme.sh` uses
+//! it in place of a downloaded model.
 //!
 //! ```text
 //! cargo run -p octaplex-cli --example tiny_model -- MODEL.gguf TEXT.txt

@@ -1,26 +1,26 @@
-//! What the rows of `compare` say to take, in a sentence.
+//! Chooses the pair of rows of `compare` with the least error, and says it in a sentence.
 
 use crate::row::Row;
 use octaplex::codecs::Role;
 
-/// Bits a value that the advice is for where nobody says otherwise.
+/// Bits a value that the advice is for if no number is given.
 pub(crate) const USUAL_BITS: f64 = 3.2;
 
-/// The pair of rows, keys and values, that has the least error within a number of bits a value.
+/// The pair of rows, one for keys and one for values, with the least error within a number of bits a value.
 pub(crate) struct Advice<'a> {
     pub(crate) keys: &'a Row,
     pub(crate) values: &'a Row,
 }
 
 impl<'a> Advice<'a> {
-    /// None where no pair has so few bits.
+    /// Chooses the pair of rows with the least error within `bits` bits a value, or `None` if no pair has so few.
     pub(crate) fn within(bits: f64, rows: &'a [Row]) -> Option<Self> {
         // Both errors are of attention's output, so that they add up.
         let error =
             |row: &Row| row.metrics.attention.map_or(row.metrics.distortion, |found| found.output_error);
         let of = |role| rows.iter().filter(move |row: &&Row| row.role == role);
         let pairs = of(Role::Keys).flat_map(|keys| of(Role::Values).map(move |values| Self { keys, values }));
-        // As it is shown: to a tenth.
+        // Bits are shown to a tenth, so the limit is rounded alike.
         pairs.filter(|pair| pair.bits() < bits + 0.05).min_by(|a, b| {
             let sum = |pair: &Self| error(pair.keys) + error(pair.values);
             sum(a).total_cmp(&sum(b))
@@ -32,7 +32,7 @@ impl<'a> Advice<'a> {
         (self.keys.paged_bits + self.values.paged_bits) / 2.0
     }
 
-    /// For people, with the rows' figures.
+    /// Says the choice in a sentence, with the rows' figures.
     pub(crate) fn sentence(&self) -> String {
         let bits = self.bits();
         let (keys, values) = (&self.keys.codec, &self.values.codec);

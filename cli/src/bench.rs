@@ -21,7 +21,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How the numbers come about.
+/// The end of the help of `bench`: examples, and how it measures.
 const HELP: &str = "\
 Examples:
   octaplex bench --codecs \"trellis; turboquant\" --dim 64
@@ -55,7 +55,7 @@ pub(crate) struct Bench {
     /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
-    /// Where codecs run
+    /// Device that runs the codecs
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
 }
@@ -69,7 +69,7 @@ const L2_BUDGET: Duration = Duration::from_millis(4);
 const MEMORY_TURNS: usize = 4;
 const MEMORY_BUDGET: Duration = Duration::from_millis(20);
 
-/// No further turn for a codec that has had this much.
+/// A codec that has had this much time gets no further turn.
 const MEMORY_LIMIT: Duration = Duration::from_millis(1500);
 
 /// Timed on pages in memory; the others take vectors or blocks one by one.
@@ -273,7 +273,7 @@ fn table(rows: &[Row], dim: usize, backend: Backend) -> String {
     out
 }
 
-/// A column's head.
+/// The head of a column.
 fn head(op: &str) -> &str {
     match op {
         "encode_page" => "page",
@@ -282,7 +282,7 @@ fn head(op: &str) -> &str {
     }
 }
 
-/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+/// Returns Gaussian numbers that are good enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {

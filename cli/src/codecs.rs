@@ -5,7 +5,7 @@ use octaplex::codebook::WIDTHS;
 use octaplex::codecs::{HeadId, Role};
 use octaplex::{Backend, CacheConfig, CodecSpec, Error};
 
-/// What `compare --all` and `bench` run when `--codecs` is not given.
+/// Default codecs of `compare --all` and `bench`.
 pub(crate) const ALL_CODECS: &str = "f16; \
     trellis:bits=2; trellis:bits=3; trellis:bits=4; trellis:bits=5; graded:bits=2; graded:bits=3; graded:bits=4; \
     turboquant:bits=2; turboquant:bits=3; turboquant:bits=4; turboquant:bits=6; turboquant:bits=8; \
@@ -14,7 +14,7 @@ pub(crate) const ALL_CODECS: &str = "f16; \
     int:bits=3; int:bits=4; int:asymmetric=true; int:bits=4,group=32; int:bits=4,rotate=true; int8; \
     q8_0; q5_0; q4_0; q4_0:rotate=keys; q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
 
-/// Ten rows of that table for keys: what other engines have, and what this library recommends.
+/// Ten rows of that table for keys: codecs of other engines, and those that this library recommends.
 const KEY_CODECS: &str = "f16; q8_0; fp8; q4_0; int:bits=4; turboquant:bits=4; trellis:bits=3; \
     graded:bits=2; graded:bits=3; graded:bits=4";
 
@@ -25,7 +25,7 @@ const KEY_CODECS_WITHOUT_GRADES: &str = "f16; q8_0; fp8; q4_0; int:bits=4; turbo
 /// The same for values, which have no grades.
 const VALUE_CODECS: &str = KEY_CODECS_WITHOUT_GRADES;
 
-/// Whether a row of the whole table is among the ten of this role.
+/// Returns whether a row of the whole table is among the ten of this role.
 pub(crate) fn is_recommended(role: Role, spec: &str, dim: usize) -> bool {
     let list = match role {
         Role::Values => VALUE_CODECS,
@@ -35,17 +35,18 @@ pub(crate) fn is_recommended(role: Role, spec: &str, dim: usize) -> bool {
     list.split(';').any(|listed| listed.trim() == spec)
 }
 
-/// Whether keys of this width can be `graded`.
+/// Returns whether `graded` supports keys of this width.
 pub(crate) fn has_grades(dim: usize) -> bool {
     CodecSpec::Graded(Default::default()).block_bytes(dim) > 0
 }
 
-/// What this library recommends for keys and for values of this width, about 3.2 bits a value.
+/// Returns the codecs that this library recommends for keys and values of this width, about 3.2 bits a value.
 pub(crate) fn recommended(dim: usize) -> [&'static str; 2] {
     [if has_grades(dim) { "graded:bits=3" } else { "trellis:bits=3" }, "trellis:bits=3"]
 }
 
-/// Whether a row of the whole table is for this role: an engine's rotation of keys is not for values, and grades are not.
+/// Returns whether a row of the whole table is for this role: an engine's rotation of keys is not for values, and grades
+/// are not.
 pub(crate) fn is_for(role: Role, spec: &str) -> bool {
     match role {
         Role::Keys => !spec.ends_with("rotate=values"),
@@ -53,7 +54,7 @@ pub(crate) fn is_for(role: Role, spec: &str) -> bool {
     }
 }
 
-/// The spec for people: `bits=` in the place of a trellis' `m=`, which its canonical text has.
+/// Returns the spec for people: `bits=` in the place of a trellis' `m=`, which its canonical text has.
 pub(crate) fn shown_spec(spec: CodecSpec) -> String {
     let text = spec.to_string();
     let Some(keys) = text.strip_prefix("trellis:m=") else { return text };
@@ -68,15 +69,15 @@ pub(crate) fn shown_spec(spec: CodecSpec) -> String {
 /// A codec of some width.
 pub(crate) type Codec = Box<dyn octaplex::codecs::Codec>;
 
-/// All names that a spec may begin with.
+/// Returns all names that a spec may begin with.
 fn names() -> impl Iterator<Item = &'static str> {
     let aliases = CodecSpec::aliases().iter().map(|(alias, ..)| *alias);
     CodecSpec::all().iter().map(|codec| codec.name).chain(aliases)
 }
 
-/// The name that a misspelt one is most like.
+/// Returns the name that is most like a misspelt one.
 pub(crate) fn nearest<'a>(misspelt: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // What is longer than any name is not compared: that takes time by the square.
+    // Text that is longer than any name is not compared: the time grows with its square.
     let misspelt = misspelt.get(..misspelt.len().min(64))?.to_lowercase();
     let likeness = |name: &str| strsim::jaro_winkler(&misspelt, name);
     names.filter(|name| likeness(name) > 0.8).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
@@ -107,7 +108,7 @@ pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
     })
 }
 
-/// Parses `SPEC;SPEC;…`, keeping each as it was written.
+/// Parses `SPEC;SPEC;…`. Returns each spec with its text.
 pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
     let given = text.split(';').map(str::trim).filter(|spec| !spec.is_empty());
     let parse = |spec: &str| parse_spec(spec).or_else(|failure| in_list(spec, failure));
@@ -118,7 +119,7 @@ pub(crate) fn parse_specs(text: &str) -> Result<Vec<(String, CodecSpec)>> {
     Ok(specs)
 }
 
-/// What is wrong with a spec of a list: that a comma is in the place of a semicolon, if a codec begins behind one.
+/// Explains what is wrong with a spec of a list: if a codec follows a comma, the comma should be a semicolon.
 pub(crate) fn in_list<T>(text: &str, failure: Failure) -> Result<T> {
     let is_name = |part: &str| {
         let name = part.split([':', '/']).next().unwrap_or(part).trim();
@@ -133,11 +134,11 @@ pub(crate) fn in_list<T>(text: &str, failure: Failure) -> Result<T> {
     Err(failure)
 }
 
-/// The codec of a spec, which the user wrote as `text`.
+/// Builds the codec of a spec, which the user wrote as `text`.
 pub(crate) fn build(text: &str, spec: CodecSpec, dim: usize, backend: Backend) -> Result<Codec> {
     let built = |dim, backend| spec.build_dyn(dim, backend, HeadId::default());
     built(dim, backend).map_err(|error| match error {
-        // Not all codecs take all widths that there are: those that this one takes are found by trying.
+        // Not all codecs support all widths. The supported ones are found by trying.
         Error::Width { .. } => {
             let widths = WIDTHS.iter().filter(|width| built(**width, Backend::SCALAR).is_ok());
             let widths: Vec<_> = widths.map(usize::to_string).collect();
@@ -157,7 +158,7 @@ pub(crate) fn for_bits(config: CacheConfig, bits: f64) -> Result<CacheConfig> {
     config.for_bits(bits).or_else(|error| too_few(config, bits, &error, |bits| config.for_bits(bits).is_ok()))
 }
 
-/// Fails with the least bits that suffice, to a tenth; with the error where more bits are no remedy.
+/// Fails with the least bits that suffice, to a tenth, or with the error itself if more bits do not help.
 pub(crate) fn too_few<T>(
     config: CacheConfig,
     bits: f64,
@@ -174,12 +175,12 @@ pub(crate) fn too_few<T>(
     }
 }
 
-/// Floats are stored as they are: never centred, never balanced, and nothing is paid for it.
+/// Returns whether a codec stores floats. They are never centred or balanced, and need no further bytes.
 pub(crate) fn is_float(spec: CodecSpec) -> bool {
     matches!(spec, CodecSpec::F16(_) | CodecSpec::Bf16(_) | CodecSpec::F32(_))
 }
 
-/// The seed of a spec; 0 where nothing is random.
+/// Returns the seed of a spec; 0 if nothing is random.
 pub(crate) fn seed(spec: CodecSpec) -> u64 {
     let full = spec.full().to_string();
     let seed = full.split([':', ',']).find_map(|part| part.strip_prefix("seed="));

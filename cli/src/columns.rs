@@ -8,16 +8,16 @@ use octaplex::codecs::Role;
 /// A column after the codec's name.
 pub(crate) struct Column {
     pub(crate) name: &'static str,
-    /// Below the name.
+    /// The unit, below the name.
     pub(crate) unit: &'static str,
-    /// Characters in the terminal.
+    /// Width in characters in the terminal.
     pub(crate) width: usize,
     /// Its line in the legend.
     pub(crate) means: &'static str,
     pub(crate) cell: fn(&Row) -> String,
 }
 
-/// Bits of a value in the cache that all are compared with.
+/// Bits of a value in the f16 cache, which is the baseline.
 pub(crate) const F16: f64 = 16.0;
 
 const BITS: Column = Column {
@@ -109,7 +109,7 @@ fn attention(row: &Row, get: fn(&AttentionMetrics) -> f64) -> String {
     row.metrics.attention.as_ref().map_or("-".into(), |attention| fixed(get(attention)))
 }
 
-/// The columns of a role: all of them where `wide`, else those that fit a terminal. `attends`: there are queries.
+/// Returns the columns of a role: all if `wide`, else those that fit a terminal. `attends` says that there are queries.
 pub(crate) fn columns(role: Role, attends: bool, is_raw: bool, wide: bool) -> Vec<Column> {
     let mut columns = vec![BITS, SMALLER];
     match (role, attends, wide) {
@@ -136,13 +136,13 @@ pub(crate) fn columns(role: Role, attends: bool, is_raw: bool, wide: bool) -> Ve
     columns
 }
 
-/// What the mark means.
+/// Explains the mark of the Pareto front.
 pub(crate) fn mark(attends: bool) -> String {
     let error = if attends { "KL or output error" } else { "distortion" };
     format!("no other row has as few bits and as small a {error}")
 }
 
-/// A line for each column, as names and meanings: once where keys and values both have it.
+/// Returns a line for each column: its name and meaning. A column of both keys and values has one line.
 pub(crate) fn legend(attends: bool, is_raw: bool, wide: bool) -> Vec<(String, &'static str)> {
     let mut lines: Vec<(String, &str)> = Vec::new();
     for role in [Role::Keys, Role::Values] {
@@ -156,7 +156,7 @@ pub(crate) fn legend(attends: bool, is_raw: bool, wide: bool) -> Vec<(String, &'
     lines
 }
 
-/// The legend as text within a terminal's width.
+/// Returns the legend as text within a terminal's width.
 pub(crate) fn legend_text(attends: bool, is_raw: bool, wide: bool) -> String {
     let line = |name: &str, means: &str| format!("{name:17} {means}\n");
     let mut text = line("*", &mark(attends));
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use crate::console::COLUMNS;
 
-    /// Whatever is shown is explained, in a line of its own, and fits a terminal.
+    /// Every column is explained in a line of its own, and fits a terminal.
     #[test]
     fn every_column_has_a_line_in_the_legend() {
         for (attends, is_raw, wide) in

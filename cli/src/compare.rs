@@ -1,5 +1,5 @@
-//! `compare`: codecs on the same keys, values and queries; a table, and files for machines and for browsers. With
-//! `--cache` a whole cache in their place.
+//! `compare`: measures codecs on the same keys, values and queries. It prints a table, and writes files for programs and
+//! browsers. With `--cache` it measures a whole cache.
 
 mod cache;
 #[cfg(feature = "gpu")]
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What goes in and what the numbers mean.
+/// The end of the help of `compare`: examples, the input, and the meaning of the numbers.
 const HELP: &str = "\
 Examples:
   octaplex compare --input kv.safetensors
@@ -150,10 +150,10 @@ pub(crate) struct Compare {
 /// Time given to each operation of each row.
 const BUDGET: Duration = Duration::from_millis(20);
 
-/// Vectors that operations are timed on, at most.
+/// The most vectors that operations are timed on.
 const TIMED_VECTORS: usize = 4096;
 
-/// A sample, and how codecs are measured on it.
+/// A sample, and the settings for measuring codecs on it.
 struct Bench<'a> {
     sample: &'a Sample,
     exact: Option<&'a Exact>,
@@ -183,7 +183,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     }
     let (specs, left_out) = specs(arguments, &sample, backend)?;
     let others = reconstructed(arguments, &sample)?;
-    // Plain vectors may be anything.
+    // Plain vectors may be of any kind.
     let is_plain = sample.is_plain() && !arguments.keys.are_given();
     let keys = if is_plain { Keys::RAW } else { arguments.keys.keys()? };
 
@@ -209,7 +209,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     }
     drop(progress);
     let (on_gpu, gpu_output) = bench.on_gpu(arguments, &specs)?;
-    // By role, then by what is really stored.
+    // Sort by role, then by stored bits.
     rows.sort_by(|a, b| {
         let bits = |row: &Row| row.metrics.bits_per_value;
         (a.role as u8).cmp(&(b.role as u8)).then(bits(a).total_cmp(&bits(b)))
@@ -272,11 +272,11 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     let page = page_note(arguments.html.as_deref());
     let next = next_step(arguments, &sample, advice.as_ref());
     let last = wrap(&format!("{notes}{page}\n\n{sentence}{}", if sentence.is_empty() { "" } else { "\n" }));
-    // A command is copied: its line is not broken.
+    // Users copy commands, so their lines are not broken.
     console.say(&format!("{text}\n{gpu_output}{last}Next: {next}\n"))
 }
 
-/// What to do now.
+/// Returns the command or the data to try next.
 fn next_step(arguments: &Compare, sample: &Sample, advice: Option<&Advice>) -> String {
     let Some(path) = &arguments.input else {
         return "octaplex compare --input your.safetensors\n\
@@ -319,7 +319,7 @@ fn within_budget(bits: f64, dim: usize) -> Result<String> {
 
 type Specs = Vec<(String, CodecSpec)>;
 
-/// The codecs, and those of the default ones that do not exist at this width.
+/// Returns the codecs, and the default ones that do not exist at this width.
 fn specs(arguments: &Compare, sample: &Sample, backend: Backend) -> Result<(Specs, Vec<String>)> {
     let specs = parse_specs(arguments.codecs.as_deref().unwrap_or(ALL_CODECS))?;
     if arguments.codecs.is_some() {
@@ -350,7 +350,7 @@ fn reconstructed(arguments: &Compare, sample: &Sample) -> Result<Vec<Reconstruct
 }
 
 impl Bench<'_> {
-    /// What a GPU makes of these codecs, for files and for people; nothing on the CPU.
+    /// Runs these codecs on the GPU, and returns the results as JSON and as text; nothing on the CPU.
     #[cfg(feature = "gpu")]
     fn on_gpu(&self, arguments: &Compare, specs: &[(String, CodecSpec)]) -> Result<(Option<Value>, String)> {
         let (true, Some(queries), Some(exact)) =
@@ -380,13 +380,13 @@ impl Bench<'_> {
         Ok((None, String::new()))
     }
 
-    /// The queries that keys are measured on: where some of them decide the balance, the others.
+    /// Returns the queries that keys are measured on. If some queries decide the balance, these are the others.
     fn queries(&self) -> (usize, usize) {
         let count = self.sample.queries.as_ref().map_or(0, |queries| queries.positions.len());
         if self.keys.balance && count > 1 { (1, 2) } else { (0, 1) }
     }
 
-    /// The queries, every second one, of all query heads that share a key/value head.
+    /// Returns every second query of all query heads that share a key/value head.
     fn calibration(&self, index: usize) -> Vec<f32> {
         let Some(queries) = &self.sample.queries else { return Vec::new() };
         if self.queries() == (0, 1) {
@@ -450,7 +450,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The row of what another program decoded, if it did so in this role.
+    /// Returns the row of another program, if it decoded this role.
     fn other_row(&self, other: &Reconstructed, role: Role) -> Result<Option<Row>> {
         let Some(heads) = other.heads(role) else { return Ok(None) };
         let (sample, bits) = (self.sample, other.bits(role));

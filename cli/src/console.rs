@@ -1,4 +1,4 @@
-//! What people read: text for a terminal of 80 columns, with colours where there is one.
+//! Text for people: for a terminal of 80 columns, with colours where the terminal supports them.
 
 use crate::failure::{At, Result, fail};
 use crate::paths;
@@ -14,15 +14,15 @@ pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
 
-/// Where text goes: to standard output, or to standard error where `-` sends a file to standard output.
+/// The stream for text: standard output, or standard error if `-` sends a file to standard output.
 #[derive(Clone, Copy)]
 pub(crate) struct Console {
     output_is_taken: bool,
 }
 
 impl Console {
-    /// For a command that reads and writes these files. At most one output may be `-`. [`paths::check`] checks them before the
-    /// work.
+    /// Chooses the stream for a command with these input and output files. At most one output may be `-`. [`paths::check`]
+    /// checks the files before the work.
     pub(crate) fn beside(inputs: &[PathBuf], outputs: &[Option<&Path>]) -> Result<Self> {
         let outputs: Vec<&Path> = outputs.iter().copied().flatten().collect();
         let dashes = outputs.iter().filter(|path| is_dash(path)).count();
@@ -42,13 +42,13 @@ impl Console {
     }
 }
 
-/// Prints a text to standard output; nothing is wrong if its reader has seen enough.
+/// Prints a text to standard output. A reader that closes the pipe early is no error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut out = anstream::stdout().lock();
     finish(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// Says whether writing went well.
+/// Converts the result of a write: a closed pipe is no error.
 pub(crate) fn finish(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).at("standard output"),
@@ -56,7 +56,7 @@ pub(crate) fn finish(written: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Where a page with plots is, or how to get one: nothing is written that nobody asked for.
+/// Says where the page with plots is, or how to get one. Without `--html` no page is written.
 pub(crate) fn page_note(path: Option<&Path>) -> String {
     match path {
         Some(path) => format!("Page with plots: {}", path.display()),
@@ -64,12 +64,12 @@ pub(crate) fn page_note(path: Option<&Path>) -> String {
     }
 }
 
-/// The text in a style.
+/// Returns the text in a style.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// Prose, its lines broken between words.
+/// Breaks the lines of prose between words.
 pub(crate) fn wrap(text: &str) -> String {
     let options = textwrap::Options::new(COLUMNS).word_splitter(textwrap::WordSplitter::NoHyphenation);
     textwrap::fill(text, options)

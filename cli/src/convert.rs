@@ -10,7 +10,7 @@ use clap::Args;
 use octaplex::Backend;
 use std::path::Path;
 
-/// What `encode`, `decode` and `score` share.
+/// Arguments that `encode`, `decode` and `score` share.
 #[derive(Args)]
 pub(crate) struct Coding {
     /// The codec, for example turboquant:bits=3
@@ -23,7 +23,7 @@ pub(crate) struct Coding {
     backend: Option<Backend>,
 }
 
-/// Rows, or queries, of some width.
+/// Rows, or queries, of one width.
 struct Rows {
     dim: usize,
     values: Vec<f32>,
@@ -32,7 +32,7 @@ struct Rows {
 /// (tokens, bytes) of each page.
 type Pages = Vec<(usize, usize)>;
 
-/// Rows that are worked on between two movements of the progress bar.
+/// Rows between two steps of the progress bar.
 const CHUNK: usize = 1 << 14;
 
 /// `encode`: rows to blocks.
@@ -82,7 +82,7 @@ pub(crate) fn score(coding: &Coding, query: &Path, input: &Path, output: &Path) 
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;
     let count: usize = runs.iter().map(|(rows, _)| rows).sum();
-    // Checked alone, so that an error names the right file.
+    // The queries are checked alone, so that an error names the right file.
     let checked = codec.score_rows(&queries, &[]);
     checked.map_err(|error| in_rows(error, 0, dim)).at(files::name(query))?;
     let mut progress = Progress::new(count, "rows");
@@ -109,9 +109,9 @@ impl Coding {
         build(&self.spec, parse_spec(&self.spec)?, dim, self.backend.unwrap_or_else(Backend::detect))
     }
 
-    /// Rows of f32 from a raw file or an `.npy` one.
+    /// Reads rows of f32 from a raw file or an `.npy` one.
     fn read_rows(&self, path: &Path) -> Result<Rows> {
-        // A wrong spec or width first: they need no file.
+        // A wrong spec or width is reported first: that check needs no file.
         match self.dim {
             Some(dim) => drop(self.codec(dim)?),
             None => drop(parse_spec(&self.spec)?),
@@ -136,7 +136,7 @@ impl Coding {
     }
 }
 
-/// A file of blocks, and runs of whole pages that it consists of.
+/// A file of blocks, read in runs of whole pages.
 fn read_blocks(spec: &str, codec: &Codec, input: &Path) -> Result<(Vec<u8>, Pages)> {
     let blocks = files::read(input)?;
     let (mut runs, mut rest) = (Vec::new(), &blocks[..]);
@@ -157,7 +157,7 @@ fn read_blocks(spec: &str, codec: &Codec, input: &Path) -> Result<(Vec<u8>, Page
     Ok((blocks, runs))
 }
 
-/// Rows of f32, with a header where the file's name asks for one.
+/// Writes rows of f32, as `.npy` if the file's name ends so.
 fn write_rows(output: &Path, rows: usize, columns: usize, values: Vec<u8>) -> Result<()> {
     match output.extension() {
         Some(extension) if extension == "npy" => files::write(output, &npy::file(rows, columns, &values)),

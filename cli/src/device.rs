@@ -1,8 +1,8 @@
-//! `--device`: what codecs or attention run on.
+//! `--device`: the device that runs codecs or attention.
 
 use crate::failure::{Result, fail};
 
-/// Where they run.
+/// The device that runs codecs or attention.
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Device {
     Cpu,
@@ -13,7 +13,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Whether it is there: before work that would be in vain.
+    /// Fails if the device is absent, before work that would be in vain.
     pub(crate) fn check(self) -> Result<()> {
         #[cfg(feature = "gpu")]
         if self != Self::Cpu {
@@ -22,7 +22,7 @@ impl Device {
         self.built()
     }
 
-    /// Whether this build has what it needs.
+    /// Fails if this build lacks the device's feature.
     fn built(self) -> Result<()> {
         let built = match self {
             Self::Cpu => true,
@@ -38,7 +38,7 @@ impl Device {
         Ok(())
     }
 
-    /// The vendor's first GPU.
+    /// Opens the vendor's first GPU.
     #[cfg(feature = "gpu")]
     pub(crate) fn gpu(self) -> Result<octaplex::gpu::Device> {
         use octaplex::gpu::{Device, Vendor};
@@ -47,7 +47,7 @@ impl Device {
         crate::failure::At::at(Device::of(vendor, 0), format_args!("--device {}", self.name()))
     }
 
-    /// Its name, as results have it.
+    /// Returns the name of the device in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",

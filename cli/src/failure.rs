@@ -1,4 +1,4 @@
-//! What goes wrong, as the one line that the user sees.
+//! The error type: one line that the user sees.
 
 use octaplex::Error;
 use std::fmt::Display;
@@ -17,9 +17,9 @@ macro_rules! fail {
 }
 pub(crate) use fail;
 
-/// Says where an error happened.
+/// Adds the place of an error to its message.
 pub(crate) trait At<T> {
-    /// `place: error`.
+    /// Puts `place: ` before the error.
     fn at(self, place: impl Display) -> Result<T>;
 }
 
@@ -35,15 +35,15 @@ impl Display for Failure {
     }
 }
 
-/// Characters of a text from a file that a message shows.
+/// The most characters of a text from a file that a message shows.
 const SHOWN: usize = 100;
 
-/// Text that a file chose, for a message: so that no file fills a terminal or drives it. Control characters are escaped.
+/// Cuts and escapes text from a file for a message, so that no file fills a terminal or controls it.
 pub(crate) fn shown(text: &str) -> String {
     cut(text, SHOWN)
 }
 
-/// The first `most` characters, those that a terminal would not print escaped.
+/// Returns the first `most` characters, and escapes those that a terminal would not print.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     let mut characters = text.chars();
     let mut cut = String::new();
@@ -64,7 +64,7 @@ pub(crate) fn first_line(error: &impl Display) -> String {
     cut(error.to_string().lines().next().unwrap_or(""), 2 * SHOWN)
 }
 
-/// The same error for a slice that starts at `row`, with a non-finite value's row and column.
+/// Returns the same error for a slice that starts at `row`, with the row and the column of a non-finite value.
 pub(crate) fn in_rows(error: Error, row: usize, dim: usize) -> Failure {
     Failure(match error {
         Error::NonFinite { index } => {
@@ -75,7 +75,7 @@ pub(crate) fn in_rows(error: Error, row: usize, dim: usize) -> Failure {
     })
 }
 
-/// A system error in plain words.
+/// Returns a system error in plain words.
 pub(crate) fn at_path(path: &Path, error: &io::Error) -> Failure {
     let path = path.display();
     Failure(match error.kind() {

@@ -1,4 +1,4 @@
-//! Reading whole files, none of them endless, and writing them so that an error leaves none behind.
+//! Reads whole files up to a limit, and writes files so that an error leaves no part behind.
 
 use crate::console::finish;
 pub(crate) use crate::failure::at_path;
@@ -9,13 +9,13 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Bytes of a file that must end somewhere: standard input, a pipe, a text.
+/// The most bytes of a file that need not be regular: standard input, a pipe, a text.
 pub(crate) const MOST: u64 = 1 << 30;
 
-/// Bytes of a file of keys and values, or of a session. Memory ends before.
+/// The most bytes of a file of keys and values, or of a session. Memory ends before this limit.
 const LARGEST: u64 = 1 << 40;
 
-/// The bytes of a file, or of standard input for `-`. A pipe is read as standard input is.
+/// Reads a file, or standard input for `-`. A pipe is read like standard input.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     if is_dash(path) {
         return take(path, io::stdin().lock(), 0, MOST);
@@ -24,14 +24,14 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     take(path, file, about.len(), if about.is_file() { LARGEST } else { MOST })
 }
 
-/// The bytes of a regular file that has at most `most` bytes.
+/// Reads a regular file of at most `most` bytes.
 #[allow(dead_code)] // for commands that run models
 pub(crate) fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, about) = open_regular(path)?;
     take(path, file, about.len(), most)
 }
 
-/// The bytes of a session, a regular file of any size.
+/// Reads a session, a regular file of any size.
 #[allow(dead_code)] // for commands that run models
 pub(crate) fn read_large(path: &Path) -> Result<Vec<u8>> {
     read_regular(path, LARGEST)
@@ -43,7 +43,7 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
     open(path, |_| false)
 }
 
-/// Opens a regular file, or what `is_other` takes as well. Others are not opened: that may take for ever.
+/// Opens a regular file, or one of another kind that `is_other` accepts. Others are not opened, because that may block.
 fn open(path: &Path, is_other: fn(&Metadata) -> bool) -> Result<(File, Metadata)> {
     let opened = || {
         let about = std::fs::metadata(path)?;
@@ -69,7 +69,7 @@ fn is_pipe(_: &Metadata) -> bool {
     false
 }
 
-/// All bytes of an open file, `length` of them as it seems, and `most` at most.
+/// Reads an open file to its end. It seems to have `length` bytes, and may have `most` at most.
 fn take(path: &Path, from: impl Read, length: u64, most: u64) -> Result<Vec<u8>> {
     let name = name(path);
     if length > most {
@@ -99,7 +99,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     octaplex_files::write(path, |file| file.write_all(bytes)).map_err(|error| at_path(path, &error))
 }
 
-/// The text in UTF-8 that a file holds.
+/// Reads a text in UTF-8.
 #[allow(dead_code)] // for commands that run models
 pub(crate) fn text(path: &Path, bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| Failure(format!("{}: not text in UTF-8", name(path))))

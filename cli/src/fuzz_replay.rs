@@ -1,4 +1,4 @@
-//! The fuzz targets of the tool's readers on the committed corpus, and on damaged files.
+//! Runs the fuzz targets of the tool's readers on the committed corpus, and on damaged files.
 #![allow(clippy::unwrap_used)] // tests fail by panicking
 
 use crate::fuzz_body;

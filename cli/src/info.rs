@@ -1,4 +1,4 @@
-//! What a spec means; or this CPU's backends and the codecs that there are.
+//! Explains a spec, or lists this CPU's backends and all codecs.
 
 use crate::backend::cpu;
 use crate::codecs::{build, parse_spec};
@@ -8,7 +8,7 @@ use octaplex::{Backend, CodecSpec, LayerConfig};
 use serde_json::json;
 use std::fmt::Write;
 
-/// The text or JSON about a spec.
+/// Returns the text or JSON about a spec.
 pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
     let spec = parse_spec(text)?;
     build(text, spec, dim, Backend::SCALAR)?;
@@ -55,7 +55,7 @@ pub(crate) fn spec(text: &str, dim: usize, as_json: bool) -> Result<String> {
     Ok(out)
 }
 
-/// This CPU's backends, fastest first, and the list of codecs.
+/// Returns this CPU's backends, fastest first, and the list of codecs.
 pub(crate) fn all(as_json: bool) -> String {
     if as_json {
         let codecs: Vec<_> = CodecSpec::all()

@@ -11,33 +11,33 @@ use std::path::Path;
 /// Cut from a real model's cache; see `cli/data/README.txt`.
 const BUNDLED: &[u8] = include_bytes!("../data/sample.safetensors");
 
-/// Tokens that an advice needs: a page.
+/// The fewest tokens for advice: a page.
 pub(crate) const FEWEST: usize = 64;
 
-/// What codecs are measured on.
+/// The keys, values and queries that codecs are measured on.
 pub(crate) struct Sample {
-    /// For people.
+    /// The name for people.
     pub(crate) name: String,
-    /// Where the numbers come from, as the file itself says.
+    /// The origin of the numbers, from the file's own metadata.
     pub(crate) origin: Option<String>,
     /// Width of every vector.
     pub(crate) dim: usize,
-    /// Vectors of a head.
+    /// Number of vectors of a head.
     pub(crate) tokens: usize,
-    /// Of keys: \[layers, heads, tokens, width].
+    /// Shape of the keys: \[layers, heads, tokens, width].
     pub(crate) shape: [usize; 4],
-    /// Of keys, as the file has it.
+    /// Shape of the keys in the file.
     pub(crate) given: Vec<usize>,
     keys: Vec<Vec<f32>>,
-    /// None for plain vectors, which serve as both.
+    /// Values; `None` for plain vectors, which serve as both.
     values: Option<Vec<Vec<f32>>>,
-    /// None for plain vectors.
+    /// Queries; `None` for plain vectors.
     pub(crate) queries: Option<Queries>,
 }
 
 /// Queries at some of the tokens.
 pub(crate) struct Queries {
-    /// The token of each query: it attends to this token and all before it.
+    /// The token of each query. The query attends to this token and all before it.
     pub(crate) positions: Vec<usize>,
     /// Rows of each query head, layer after layer.
     pub(crate) heads: Vec<Vec<f32>>,
@@ -46,7 +46,7 @@ pub(crate) struct Queries {
 }
 
 impl Sample {
-    /// The rows of each head, layer after layer.
+    /// Returns the keys or the values of each head, layer after layer.
     pub(crate) fn heads(&self, role: Role) -> &[Vec<f32>] {
         match (&self.values, role) {
             (Some(values), Role::Values) => values,
@@ -54,12 +54,12 @@ impl Sample {
         }
     }
 
-    /// Whether its vectors are of no known kind: they are taken as keys and as values.
+    /// Returns whether its vectors are of no known kind. They are then taken as keys and as values.
     pub(crate) fn is_plain(&self) -> bool {
         self.values.is_none()
     }
 
-    /// One line about the sample.
+    /// Describes the sample in one line.
     pub(crate) fn describe(&self) -> String {
         let (heads, tokens, dim) = (self.keys.len(), self.tokens, self.dim);
         match &self.queries {
@@ -81,7 +81,7 @@ impl Sample {
         }
     }
 
-    /// The file's sample, or the bundled one.
+    /// Reads a file, or the bundled sample without one.
     pub(crate) fn load(path: Option<&Path>, dim: Option<usize>) -> Result<Self> {
         let Some(path) = path else {
             return Self::from_safetensors("bundled sample".into(), BUNDLED);
@@ -91,7 +91,7 @@ impl Sample {
             true => files::name(path),
             false => path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned(),
         };
-        // A damaged file of tensors would make raw rows too.
+        // A damaged file of tensors must not be read as raw rows.
         let names_tensors = path.extension().is_some_and(|extension| extension == "safetensors");
         let is_raw =
             !names_tensors && !bytes.starts_with(npy::MAGIC) && SafeTensors::deserialize(&bytes).is_err();
@@ -110,7 +110,7 @@ impl Sample {
         }
     }
 
-    /// Why nothing can be advised for it.
+    /// Returns the reason why the sample is unfit for advice.
     pub(crate) fn unadvised(&self) -> Option<String> {
         let is_zero = |heads: &[Vec<f32>]| heads.iter().flatten().all(|value| *value == 0.0);
         let zeros = [Role::Keys, Role::Values].into_iter().find(|role| is_zero(self.heads(*role)));
@@ -124,7 +124,7 @@ impl Sample {
         }
     }
 
-    /// The sample in a file, whichever of the two kinds it is.
+    /// Reads a file of one of the two kinds.
     pub(crate) fn from_bytes(name: String, bytes: &[u8]) -> Result<Self> {
         if bytes.starts_with(npy::MAGIC) {
             let (shape, values) = npy::parse(bytes)?;
@@ -133,7 +133,7 @@ impl Sample {
         Self::from_safetensors(name, bytes)
     }
 
-    /// Plain vectors.
+    /// Reads plain vectors.
     fn from_rows(name: String, shape: &[usize], values: Vec<f32>) -> Result<Self> {
         let &[.., dim] = shape else { fail!("the array has no dimensions; rows of vectors are needed") };
         if values.is_empty() {
@@ -157,7 +157,7 @@ impl Sample {
         })
     }
 
-    /// Tensors k and v, \[layers, kv_heads, tokens, width] or as [`Grid`] has it, with or without q and q_pos.
+    /// Reads the tensors k and v, in an order of [`Grid`], and q and q_pos if present.
     fn from_safetensors(name: String, bytes: &[u8]) -> Result<Self> {
         let file = match SafeTensors::deserialize(bytes) {
             Ok(file) => file,
@@ -207,7 +207,7 @@ impl Sample {
     }
 }
 
-/// How a tensor's vectors lie: \[layers, heads, rows, width], \[rows, heads, width] as engines have a layer, or
+/// The order of a tensor's axes: \[layers, heads, rows, width], \[rows, heads, width] of one layer in an engine, or
 /// \[rows, width] of one head.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
@@ -215,12 +215,12 @@ pub(crate) struct Grid {
     heads: usize,
     rows: usize,
     dim: usize,
-    /// Whether the heads of a row are stored together.
+    /// The heads of a row are stored together.
     rows_first: bool,
 }
 
 impl Grid {
-    /// `rows`: what they are called.
+    /// Describes a shape; `rows` is the name of its rows.
     pub(crate) fn of(name: &str, rows: &str, shape: &[usize]) -> Result<Self> {
         let grid = match *shape {
             [layers, heads, rows, dim] => Self { layers, heads, rows, dim, rows_first: false },
@@ -236,7 +236,7 @@ impl Grid {
         Ok(grid)
     }
 
-    /// Where the row of a head begins.
+    /// Returns the index where the row of a head begins.
     fn at(self, head: usize, row: usize) -> usize {
         self.dim * if self.rows_first { row * self.heads + head } else { head * self.rows + row }
     }
@@ -274,12 +274,12 @@ fn read_queries(file: &SafeTensors, q: &TensorView, k: &[usize], keys: Grid) -> 
     Ok(Queries { positions, heads: read_heads("q", q, grid)?, group: q_heads / kv_heads })
 }
 
-/// What a file is that was taken for keys and values.
+/// Guesses the format of a file that is no safetensors file, for the error message.
 fn guess(bytes: &[u8], error: &SafeTensorError) -> String {
     match bytes {
         [] => "it is empty".into(),
         [b'G', b'G', b'U', b'F', ..] => {
-            "it is a GGUF model, of which `octaplex capture --model` writes such a file".into()
+            "it is a GGUF model; `octaplex capture --model` writes such a file from it".into()
         }
         [b'P', b'K', 3, 4, ..] => {
             "it is a zip archive (.npz or .pt): save the arrays one by one, or as safetensors".into()
@@ -308,7 +308,7 @@ fn read_positions(tensor: &TensorView, count: usize, tokens: usize) -> Result<Ve
     checked.collect()
 }
 
-/// The rows of each head, layer after layer.
+/// Returns the rows of each head, layer after layer.
 pub(crate) fn read_heads(name: &str, tensor: &TensorView, grid: Grid) -> Result<Vec<Vec<f32>>> {
     let data = tensor.data();
     let values: Vec<f32> = match tensor.dtype() {
@@ -337,7 +337,7 @@ pub(crate) fn read_heads(name: &str, tensor: &TensorView, grid: Grid) -> Result<
     Ok(all)
 }
 
-/// The values of raw little-endian f32 rows.
+/// Returns the values of raw little-endian f32 rows.
 pub(crate) fn raw_rows(bytes: &[u8], dim: usize) -> Result<Vec<f32>> {
     match bytes.as_chunks() {
         (values, []) if dim > 0 && values.len().is_multiple_of(dim) => {

@@ -1,10 +1,10 @@
-//! How keys are prepared before they are encoded: by default as the cache does it, the same for every command.
+//! Prepares keys before they are encoded: by default as the cache does it, the same for every command.
 
 use crate::failure::{Result, fail};
 use clap::{Args, ValueEnum};
 use octaplex::cache::Center;
 
-/// What is done to keys.
+/// The preparation of keys before encoding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keys {
     pub(crate) center: Center,
@@ -12,7 +12,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// As they are.
+    /// Unchanged.
     pub(crate) const RAW: Self = Self { center: Center::Off, balance: false };
 
     /// As the cache stores them.
@@ -32,7 +32,7 @@ impl Keys {
     }
 }
 
-/// The arguments.
+/// The arguments that prepare keys.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct KeyOptions {
     /// Keys as the cache stores them (centred page by page and balanced), or raw
@@ -55,7 +55,7 @@ enum How {
 }
 
 impl KeyOptions {
-    /// Whether any of the arguments was given.
+    /// Returns whether any of the arguments was given.
     pub(crate) fn are_given(&self) -> bool {
         self.keys == How::Raw || self.center.is_some() || self.balance.is_some()
     }
@@ -92,7 +92,7 @@ pub(crate) fn center_name(center: Center) -> &'static str {
     }
 }
 
-/// Tokens of a page, for arguments.
+/// Parses the tokens of a page.
 pub(crate) fn parse_page(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(page @ (64 | 128 | 256)) => Ok(page),

@@ -48,18 +48,18 @@ pub(crate) fn between(a: (f64, f64), b: (f64, f64)) -> impl Iterator<Item = (f64
     })
 }
 
-/// What is on a plot so far.
+/// Areas of a plot that already have a label or a point.
 pub(crate) struct Room {
-    /// Labels stay inside.
+    /// Labels stay inside this rectangle.
     pub(crate) frame: Area,
-    /// Marks and labels.
+    /// Marks and labels; a new label never covers them.
     pub(crate) taken: Vec<Area>,
-    /// Points of lines, which labels would rather not cover.
+    /// Points of lines, which labels avoid if they can.
     pub(crate) lines: Vec<(f64, f64)>,
 }
 
 impl Room {
-    /// A place of this size for the label of the point, or none where all within reach are taken. The place is taken.
+    /// Reserves a place of this size for the label of a point. Returns `None` if all places within reach are taken.
     pub(crate) fn place(&mut self, point: (f64, f64), (width, height): (f64, f64)) -> Option<Area> {
         const DIRECTIONS: u32 = 24;
         let mut best: Option<(f64, Area)> = None;
@@ -78,12 +78,12 @@ impl Room {
                     continue;
                 }
                 let covered = self.lines.iter().filter(|at| area.contains(**at)).count() as f64;
-                // A lead that runs through marks or labels says nothing.
+                // A lead that crosses marks or labels is not readable.
                 let lead = between(point, area.nearest(point))
                     .filter(|at| (at.0 - point.0).hypot(at.1 - point.1) > 9.0);
                 let crossed =
                     lead.filter(|at| self.taken.iter().any(|other| other.contains(*at))).count() as f64;
-                // Level with the point reads best.
+                // A label at the height of its point reads best.
                 let cost = away + 5.0 * covered + 14.0 * crossed + 3.0 * sin.abs();
                 if best.is_none_or(|(least, _)| cost < least) {
                     best = Some((cost, area));

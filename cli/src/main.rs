@@ -59,7 +59,7 @@ Examples:
   octaplex compare --cache         a whole cache, token by token
   octaplex info trellis:bits=3     what a codec's bytes are";
 
-/// The commands of the help, by what they are about.
+/// The groups of commands in the help.
 const GROUPS: [(&str, &[&str]); 3] = [
     ("Codecs", &["compare", "info", "encode", "decode", "score"]),
     ("Models", &["capture", "calibrate", "perplexity", "generate", "needle", "sweep"]),
@@ -101,7 +101,7 @@ enum Command {
         coding: Coding,
         /// Rows to encode; - is standard input
         input: PathBuf,
-        /// Where the blocks go; - is standard output
+        /// File for the blocks; - is standard output
         output: PathBuf,
     },
     /// Decode raw blocks into f32 rows (raw, or .npy)
@@ -111,7 +111,7 @@ enum Command {
         coding: Coding,
         /// Blocks to decode; - is standard input
         input: PathBuf,
-        /// Where the rows go: .npy if the name ends so, else raw; - is standard output
+        /// File for the rows, .npy if its name ends so, else raw; - is standard output
         output: PathBuf,
     },
     /// Score queries with blocks: f32 [queries, rows], raw or .npy
@@ -126,7 +126,7 @@ enum Command {
         query: PathBuf,
         /// Blocks; - is standard input
         input: PathBuf,
-        /// Where the scores go; - is standard output
+        /// File for the scores; - is standard output
         output: PathBuf,
     },
     #[command(flatten)]
@@ -168,7 +168,7 @@ enum ModelCommand {
     Sweep(models::Sweep),
 }
 
-/// The arguments of these commands in a build without them.
+/// Arguments of the model commands in a build without them.
 #[cfg(not(feature = "models"))]
 mod models {
     pub(crate) type Capture = super::NeedsModels;
@@ -179,7 +179,7 @@ mod models {
     pub(crate) type Sweep = super::NeedsModels;
 }
 
-/// Arguments of a command that this build lacks.
+/// Arguments of a command that this build lacks, passed through to the error.
 #[cfg(not(feature = "models"))]
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
@@ -205,7 +205,7 @@ fn command() -> clap::Command {
             groups += &format!("  {literal}{name:12}{literal:#} {about}\n");
         }
     }
-    // So that a negative number is told what its option takes.
+    // So that an error for a negative number names the option's values.
     let with_numbers = |command: clap::Command| {
         command.mut_args(|arg| match arg.get_action().takes_values() {
             true => arg.allow_negative_numbers(true),
@@ -271,7 +271,7 @@ fn run_model(command: &ModelCommand) -> Result<()> {
     }
 }
 
-/// How to get what this build has not.
+/// Fails with the command that builds the tool with language models.
 #[cfg(not(feature = "models"))]
 fn run_model(command: &ModelCommand) -> Result<()> {
     let (command, needs) = match command {
@@ -308,18 +308,18 @@ fn man(command: Option<&str>) -> Result<()> {
     files::write(Path::new("-"), &text)
 }
 
-/// Characters of a message: many more than any has whose texts from files are cut.
+/// The most characters of a message. Messages whose texts from files are cut are much shorter.
 const LONGEST: usize = 2000;
 
-/// One line on standard error, exit code 2.
+/// Prints one line to standard error, and returns exit code 2.
 fn complain(message: &str) -> ExitCode {
-    // What files and arguments say is in some messages.
+    // Some messages contain text from files and arguments.
     let message = failure::cut(message, LONGEST);
     anstream::eprintln!("{} {message}", console::paint(console::RED, "octaplex:"));
     ExitCode::from(2)
 }
 
-/// What the parser of arguments says, in one line.
+/// Returns the message of the argument parser in one line.
 fn usage_error(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
@@ -327,7 +327,7 @@ fn usage_error(text: &str) -> String {
     format!("{} (see {} --help)", said.join(" ").trim().replace("  ", "; "), asked_command())
 }
 
-/// The command whose help has the options that were given. Without a command they are those of compare.
+/// Returns the command whose help has the given options. Without a command they are those of compare.
 fn asked_command() -> String {
     let first = std::env::args_os().nth(1).unwrap_or_default().to_string_lossy().into_owned();
     match first {

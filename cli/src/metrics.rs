@@ -1,4 +1,4 @@
-//! The figures of `octaplex-metrics` for a whole sample and what a [`Store`] holds of it.
+//! Computes the figures of `octaplex-metrics` for a whole sample in a [`Store`].
 
 use crate::failure::{At, Failure, Result};
 use crate::input::{Sample, role_name};
@@ -13,11 +13,11 @@ pub(crate) struct Metrics {
     pub(crate) bits_per_value: f64,
     pub(crate) distortion: f64,
     pub(crate) cosine: f64,
-    /// None without queries.
+    /// `None` without queries.
     pub(crate) attention: Option<AttentionMetrics>,
 }
 
-/// What needs queries.
+/// Errors that need queries.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionMetrics {
     pub(crate) score_error: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Exact {
 }
 
 impl Exact {
-    /// None without queries.
+    /// `None` without queries.
     pub(crate) fn new(sample: &Sample) -> Result<Option<Self>> {
         let Some(queries) = &sample.queries else { return Ok(None) };
         let (keys, values) = (sample.heads(Role::Keys), sample.heads(Role::Values));
@@ -44,7 +44,7 @@ impl Exact {
     }
 }
 
-/// Measures what `store` makes of each head's keys or values; keys on the queries from the `first`, every `step`-th.
+/// Measures each head's keys or values in `store`. Keys are measured on the queries from `first` on, every `step`-th.
 pub(crate) fn measure<'a>(
     sample: &Sample,
     exact: Option<&Exact>,
@@ -92,7 +92,7 @@ pub(crate) fn measure<'a>(
     })
 }
 
-/// Exact weights in f32, 0 for tokens that a query does not see.
+/// Returns exact weights in f32; they are 0 for tokens that a query does not see.
 fn weights(exact: &ExactHead, tokens: usize) -> Vec<f32> {
     let mut weights = vec![0.0; exact.queries() * tokens];
     for (query, row) in weights.chunks_exact_mut(tokens).enumerate() {

@@ -1,4 +1,4 @@
-//! Language models with the cache in their loop: how well they predict, write and remember on compressed bytes.
+//! Language models that read and write through a compressed cache.
 
 mod attention;
 mod baseline;

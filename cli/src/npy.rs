@@ -4,10 +4,10 @@
 use crate::failure::{Failure, Result, fail, shown};
 use half::f16;
 
-/// The magic that every `.npy` file starts with.
+/// The first bytes of every `.npy` file.
 pub(crate) const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Shape and values of an array of f16, f32 or f64, or what is wrong with the file.
+/// Returns shape and values of an array of f16, f32 or f64, or the error of the file.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>)> {
     let (header, data) = split(bytes).ok_or_else(|| Failure("damaged .npy header".into()))?;
     let (Some(descr), Some(order), Some(shape)) =
@@ -40,7 +40,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<(Vec<usize>, Vec<f32>)> {
     }
 }
 
-/// The header's text and the values' bytes.
+/// Splits a file into the header's text and the values' bytes.
 fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let rest = bytes.strip_prefix(MAGIC)?;
     let (length, rest) = match *rest.first()? {
@@ -51,13 +51,13 @@ fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
     Some((std::str::from_utf8(header).ok()?, data))
 }
 
-/// What follows `'name':` in the header's dictionary.
+/// Returns the text after `'name':` in the header's dictionary.
 fn entry<'a>(header: &'a str, name: &str) -> Option<&'a str> {
     let at = header.find(&format!("'{name}'"))?;
     Some(header[at..].split_once(':')?.1.trim_start())
 }
 
-/// A file of `rows` rows of `columns` f32 values, which `values` are the bytes of.
+/// Writes a file of `rows` rows of `columns` f32 values; `values` has their bytes.
 pub(crate) fn file(rows: usize, columns: usize, values: &[u8]) -> Vec<u8> {
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}");
     // Values start at a multiple of 64 bytes, after a newline.

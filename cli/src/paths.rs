@@ -1,15 +1,15 @@
-//! The files that a command line names: what they are called, and which of them a command may write.
+//! Checks the files of a command line: which files a command may write, and their names in messages.
 
 use crate::failure::{Result, at_path, fail};
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 
-/// Whether a file is standard input or output.
+/// Returns whether a file is standard input or output.
 pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// A file that is read, for people.
+/// Returns the name of an input for messages.
 pub(crate) fn name(path: &Path) -> String {
     if is_dash(path) { "standard input".into() } else { path.display().to_string() }
 }
@@ -41,14 +41,14 @@ pub(crate) fn check(inputs: &[PathBuf], outputs: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// A file that is written, for people.
+/// Returns the name of an output for messages.
 fn written(path: &Path) -> String {
     if is_dash(path) { "standard output".into() } else { path.display().to_string() }
 }
 
-/// What tells whether two paths name one file. Pipes, devices and folders have none.
+/// Identifies a file, to tell whether two paths name the same one. Pipes, devices and folders have no identity.
 struct Identity {
-    /// Without links; `None` for standard input and output.
+    /// The path without links; `None` for standard input and output.
     path: Option<PathBuf>,
     /// Device and number, which hard links share.
     node: Option<(u64, u64)>,
@@ -63,7 +63,7 @@ impl Identity {
         match std::fs::metadata(path) {
             Ok(about) if !about.is_file() => None,
             Ok(about) => Some(Self { path: path.canonicalize().ok(), node: node(&about) }),
-            // A file that does not exist yet lies in a folder that does.
+            // A file that does not exist yet is in an existing folder.
             Err(_) => {
                 let folder =
                     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -88,7 +88,7 @@ fn node(_: &Metadata) -> Option<(u64, u64)> {
     None
 }
 
-/// What standard input or output is.
+/// Returns the identity of the file behind standard input or output.
 #[cfg(unix)]
 fn standard(is_output: bool) -> Option<Metadata> {
     use std::{fs::File, io, os::fd::AsFd};

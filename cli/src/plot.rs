@@ -1,6 +1,6 @@
 //! Scatter plots as SVG text: bits across, an error on a logarithmic axis upwards. Curves join a codec's rates, a broad
 //! line the points that no other beats at their rate (the Pareto front). Labels never collide: front points come first,
-//! and a label without room is left to the pointer and to the tables. On a narrow screen letters grow and only the
+//! and a label that does not fit is left to the pointer and to the tables. On a narrow screen letters grow and only the
 //! labels of the front remain. Colours are CSS classes, so that the page decides about light and dark.
 
 use crate::labels::{Area, Room, between};
@@ -10,32 +10,32 @@ use std::fmt::Write;
 pub(crate) struct Point {
     /// Bits per value.
     pub(crate) x: f64,
-    /// The error; points without a positive one are left out.
+    /// The error. Points without a positive error are left out.
     pub(crate) y: f64,
-    /// Beside the point: the codec in full.
+    /// The text next to the point: the codec in full.
     pub(crate) label: String,
-    /// When the pointer is on it.
+    /// The text that appears under the pointer.
     pub(crate) tip: String,
-    /// Which colour and shape.
+    /// The index of its colour and shape.
     pub(crate) series: usize,
-    /// Points with the same one are joined.
+    /// Points with the same curve are joined.
     pub(crate) curve: String,
-    /// Whether only its outline is drawn.
+    /// Draws only its outline.
     pub(crate) hollow: bool,
 }
 
 /// A chart.
 pub(crate) struct Chart<'a> {
     pub(crate) title: &'a str,
-    /// Which bits they are.
+    /// The title of the horizontal axis: which bits it counts.
     pub(crate) x_axis: &'a str,
     pub(crate) y_axis: &'a str,
     pub(crate) points: Vec<Point>,
-    /// Whether to draw 2^(-2·bits), the least distortion of Gaussian vectors.
+    /// Draws 2^(-2·bits), the least distortion of Gaussian vectors.
     pub(crate) bound: bool,
     /// A level to compare with, and its name.
     pub(crate) level: Option<(f64, &'a str)>,
-    /// Points above are drawn at the upper edge.
+    /// Points above this error are drawn at the upper edge.
     pub(crate) top: f64,
 }
 
@@ -84,12 +84,12 @@ impl Axes {
         HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Values of the vertical axis with a line, and whether they are written beside it.
+    /// Returns the values of the vertical axis that have a line, and whether the axis shows each value.
     fn ticks(&self) -> Vec<(f64, bool)> {
         let (low, high) = (10f64.powf(self.y.0), 10f64.powf(self.y.1));
         let mut ticks = Vec::new();
         if high / low < 8.0 {
-            // Nearly linear: some six round steps.
+            // Nearly linear: about six round steps.
             let raw = (high - low) / 6.0;
             let power = 10f64.powf(raw.log10().floor());
             let step = [1.0, 2.0, 5.0, 10.0].map(|step| step * power).into_iter().find(|step| *step >= raw);
@@ -110,7 +110,7 @@ impl Axes {
     }
 }
 
-/// A tick's value without the digits that arithmetic left.
+/// Formats a tick's value, without digits that come from rounding.
 fn tick(value: f64) -> String {
     if value < 0.000_99 {
         return format!("{value:e}");
@@ -119,14 +119,14 @@ fn tick(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// What a mark in the legend of a picture stands for.
+/// An entry of a picture's legend.
 pub(crate) struct Key {
     pub(crate) series: usize,
     pub(crate) name: String,
     pub(crate) hollow: bool,
 }
 
-/// The chart as a picture of its own: with colours, a background, and under it what each mark is.
+/// Returns the chart as a picture of its own, with colours, a background and a legend.
 pub(crate) fn picture(chart: &Chart, keys: &[Key]) -> String {
     let inner = svg(chart);
     let Some((_, rest)) = inner.split_once('\n') else {
@@ -158,7 +158,7 @@ pub(crate) fn picture(chart: &Chart, keys: &[Key]) -> String {
     )
 }
 
-/// The chart as an `<svg>` element; nothing without points.
+/// Returns the chart as an `<svg>` element; nothing without points.
 pub(crate) fn svg(chart: &Chart) -> String {
     let mut points: Vec<&Point> =
         chart.points.iter().filter(|point| point.y > 0.0 && point.y.is_finite()).collect();
@@ -190,7 +190,7 @@ pub(crate) fn svg(chart: &Chart) -> String {
     draw_labels(&mut out, &points, &front, &at, &mut room);
     for point in &points {
         let (x, y) = at(point);
-        // Above the upper edge: an arrow.
+        // An arrow for a point above the upper edge.
         let mark = if point.y > chart.top { arrow(x, y) } else { shape(point.series, x, y) };
         let _ = writeln!(
             out,
@@ -212,7 +212,7 @@ fn hollow(point: &Point) -> &'static str {
     if point.hollow { " hollow" } else { "" }
 }
 
-/// Which points, in order of their rate, are below all that take no more bits.
+/// Returns for each point, in order of the rates, whether it is below all points that take no more bits.
 fn front(points: &[&Point]) -> Vec<bool> {
     let beats = |a: &Point, b: &Point| a.x <= b.x && a.y <= b.y && (a.x < b.x || a.y < b.y);
     points.iter().map(|point| !points.iter().any(|other| beats(other, point))).collect()
@@ -226,8 +226,8 @@ fn polyline(out: &mut String, class: &str, line: &[(f64, f64)]) {
     let _ = writeln!(out, "<polyline class=\"{class}\" points=\"{}\"/>", line.join(" "));
 }
 
-/// The labels of the front's points, large enough for narrow screens, then those of the others as room allows. Of a
-/// label that a filled and a hollow mark share, the filled one has it.
+/// Draws labels: those of the front's points, large enough for narrow screens, then those of the others if there is space.
+/// If a filled and a hollow mark share a label, the filled one has it.
 fn draw_labels(
     out: &mut String,
     points: &[&Point],
@@ -245,7 +245,7 @@ fn draw_labels(
         let (x, y) = at(point);
         let Some(area) = room.place((x, y), (width, LINE * size)) else { continue };
         let (class, middle) = (if is_front { "best" } else { "other" }, f64::midpoint(area.top, area.bottom));
-        // Small letters in a large place keep to the point's side.
+        // Small labels on a wide screen stay at the point's side.
         let (anchor, text_x) = match f64::midpoint(area.left, area.right) {
             centre if centre >= x + width / 4.0 => ("start", area.left + 2.0),
             centre if centre <= x - width / 4.0 => ("end", area.right - 2.0),
@@ -268,7 +268,7 @@ fn draw_labels(
     }
 }
 
-/// Grid, ticks, names of the axes, bound and level; returns the room that is left for labels.
+/// Draws grid, ticks, names of the axes, bound and level. Returns the space that is left for labels.
 fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let frame = Area { left: LEFT + 3.0, top: TOP, right: right - 2.0, bottom: bottom - 2.0 };
@@ -325,7 +325,7 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
     room
 }
 
-/// 2^(-2·bits) and its name.
+/// Returns the curve 2^(-2·bits) and its name.
 fn draw_bound(out: &mut String, axes: &Axes, room: &mut Room) {
     let at = |i: u32| axes.x.0 + (axes.x.1 - axes.x.0) * f64::from(i) / 60.0;
     let inside = (0..=60).map(|i| (at(i), (-2.0 * at(i)).exp2()));
@@ -345,7 +345,7 @@ fn draw_bound(out: &mut String, axes: &Axes, room: &mut Room) {
     );
 }
 
-/// A series' mark, centred: ten that differ in outline.
+/// Returns a series' mark, centred: ten marks that differ in outline.
 pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
     let polygon = |corners: &[(f64, f64)]| {
         let corners: Vec<_> = corners.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
@@ -404,12 +404,12 @@ pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// The mark of a point that lies higher than the plot.
+/// Returns the mark of a point above the plot.
 fn arrow(x: f64, y: f64) -> String {
     format!("<path d=\"M{x:.1} {:.1}l6 7h-4v6h-4v-6h-4z\"/>", y - 6.0)
 }
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

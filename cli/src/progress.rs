@@ -1,4 +1,4 @@
-//! Progress of what takes over a second: a bar on a terminal, a line now and then in a file or a pipe.
+//! Shows progress of work that takes over a second: a bar on a terminal, a line now and then in a file or a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::cell::{Cell, RefCell};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 /// Time between two lines, and before the first.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Counts steps of something that may take long.
+/// Counts steps of long work.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// What a step is, in the plural.
+    /// The name of a step, in the plural.
     unit: &'static str,
     start: Instant,
-    /// When the bar, or the next line, is due. `None` for a bar that is there.
+    /// The time of the bar or of the next line. `None` if the bar is shown.
     due: Cell<Option<Instant>>,
     is_terminal: bool,
     what: RefCell<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A hidden bar of `steps` steps.
+    /// Creates a hidden bar of `steps` steps.
     pub(crate) fn new(steps: usize, unit: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
         let template = format!("{{bar:24}} {{pos}} of {{len}} {unit}, {{eta}} left  {{wide_msg}}");
@@ -34,7 +34,7 @@ impl Progress {
         Self { bar, unit, start, due, is_terminal, what: RefCell::default(), next: 0 }
     }
 
-    /// A bar for what surely takes longer.
+    /// Creates a visible bar, for work that surely takes longer.
     pub(crate) fn shown(steps: usize, unit: &'static str) -> Self {
         let progress = Self::new(steps, unit);
         if progress.is_terminal {
@@ -48,14 +48,14 @@ impl Progress {
         self.bar.set_draw_target(ProgressDrawTarget::stderr());
     }
 
-    /// Ends the step before, and says what the next one is and how many it counts for.
+    /// Ends the step before, and names the next one, which counts for `steps`.
     pub(crate) fn doing(&mut self, what: &str, steps: usize) {
         let done = std::mem::replace(&mut self.next, steps as u64);
         self.about(what);
         self.advance(done);
     }
 
-    /// Says what the steps from now on belong to.
+    /// Names the work that the next steps belong to.
     pub(crate) fn about(&self, what: &str) {
         what.clone_into(&mut self.what.borrow_mut());
         self.bar.set_message(what.to_owned());
@@ -82,7 +82,7 @@ impl Progress {
     }
 }
 
-/// How far it is, and how long the rest takes at the same pace.
+/// Says how much is done, and how long the rest takes at the same pace.
 fn line(done: u64, all: u64, unit: &str, elapsed: Duration, what: &str) -> String {
     let left = elapsed.as_secs_f64() * all.saturating_sub(done) as f64 / done.max(1) as f64;
     let left = match left.ceil() as u64 {

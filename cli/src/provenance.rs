@@ -1,10 +1,10 @@
-//! Where numbers come from: at the head of every JSON file.
+//! The origin of numbers: the head of every JSON file.
 
 use crate::backend::cpu;
 use octaplex::Backend;
 use serde_json::{Value, json};
 
-/// Version, machine, what was read and with which options.
+/// Returns version, machine, inputs and options.
 pub(crate) fn json(input: &str, backend: Backend, options: Value) -> Value {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|a| a.to_string_lossy().into_owned()).collect();

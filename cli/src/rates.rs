@@ -1,4 +1,4 @@
-//! What caches cost a language model, row by row, as CSV beside the pictures in `docs/plots/`; and the picture of such
+//! Errors of caches on a language model, row by row, as CSV next to the pictures in `docs/plots/`, and the picture of such
 //! rows, which `sweep --svg` draws.
 
 use crate::failure::{Failure, Result};
@@ -7,28 +7,28 @@ use crate::series;
 use crate::table::number;
 use serde::{Deserialize, Serialize};
 
-/// Rates that pictures show.
+/// The rates in pictures.
 const WIDEST: f64 = 10.0;
 
-/// Axis of the bits that a long context tends to.
+/// Title of the axis of bits that a long context approaches.
 pub(crate) const IN_PAGES: &str = "bits per value in pages (exact window left out)";
 
-/// One cache and what it does to a model's next-token distribution.
+/// One cache, and the errors of a model's next-token distribution with it.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Rate {
     /// Specs.
     pub(crate) keys: String,
     pub(crate) values: String,
-    /// How keys are prepared: plain, page or balanced.
+    /// The preparation of keys: plain, page or balanced.
     pub(crate) prepared: String,
-    /// Of the whole cache at the end of a window, exact tokens included.
+    /// Bits of the whole cache at the end of a window, with exact tokens.
     pub(crate) bits: f64,
     pub(crate) bits_in_pages: f64,
     pub(crate) perplexity: f64,
     pub(crate) perplexity_f16: f64,
     /// Nats.
     pub(crate) kl_mean: f64,
-    /// Of the positions that read pages; None where there are none, or where it was not measured.
+    /// Mean over the positions that read pages; `None` without such positions or measurements.
     #[serde(default)]
     pub(crate) kl_paged: Option<f64>,
     pub(crate) kl_p99: f64,
@@ -37,7 +37,7 @@ pub(crate) struct Rate {
 }
 
 impl Rate {
-    /// The codec as `sweep` takes it: one spec, or KEYS/VALUES.
+    /// Returns the codec in the syntax of `sweep`: one spec, or KEYS/VALUES.
     fn codec(&self) -> String {
         if self.keys == self.values { self.keys.clone() } else { format!("{}/{}", self.keys, self.values) }
     }
@@ -50,7 +50,7 @@ pub(crate) fn write(rows: &[Rate]) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|error| Failure(error.to_string()))
 }
 
-/// Rate in pages and mean KL: filled marks for keys centred page by page and balanced, hollow ones for keys as they are.
+/// The rates in pages and the mean KL. Marks are filled for keys centred page by page and balanced, and hollow for raw keys.
 pub(crate) fn chart(model: &str, rows: &[Rate]) -> String {
     let shown = |row: &&Rate| row.bits_in_pages <= WIDEST && ["plain", "balanced"].contains(&&*row.prepared);
     let rows: Vec<&Rate> = rows.iter().filter(shown).collect();

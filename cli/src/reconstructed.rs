@@ -10,14 +10,14 @@ use std::path::Path;
 /// Decoded vectors of a sample.
 pub(crate) struct Reconstructed {
     pub(crate) name: String,
-    /// Of keys and of values, a value.
+    /// Bits a value of keys and of values.
     bits: (f64, f64),
     keys: Option<Vec<Vec<f32>>>,
     values: Option<Vec<Vec<f32>>>,
 }
 
 impl Reconstructed {
-    /// Reads k and v, or one of them, in the shape of the sample's.
+    /// Reads k and v, or one of them, in the shape of the sample.
     pub(crate) fn load(path: &Path, name: Option<&str>, bits: (f64, f64), sample: &Sample) -> Result<Self> {
         let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
         let name = name.unwrap_or(&stem).to_owned();
@@ -31,7 +31,7 @@ impl Reconstructed {
         Ok(Self { name, bits, keys, values })
     }
 
-    /// Each head's vectors, if the file has them.
+    /// Returns each head's vectors, if the file has them.
     pub(crate) fn heads(&self, role: Role) -> Option<&[Vec<f32>]> {
         match role {
             Role::Keys => self.keys.as_deref(),
@@ -47,7 +47,7 @@ impl Reconstructed {
     }
 }
 
-/// Bits a value: `4.25`, or `4.25/3.5` for keys and values.
+/// Parses bits a value: `4.25`, or `4.25/3.5` for keys and values.
 pub(crate) fn parse_bits(text: &str) -> std::result::Result<(f64, f64), String> {
     let number = |text: &str| match text.trim().parse() {
         Ok(bits) if f64::is_finite(bits) && bits > 0.0 && bits <= 64.0 => Ok(bits),
@@ -76,7 +76,7 @@ fn from_safetensors(bytes: &[u8], sample: &Sample) -> Result<(Heads, Heads)> {
     }
 }
 
-/// As many vectors as the input has for keys and values alike; or \[2, …], keys, then values.
+/// Splits an array: vectors for keys and values alike, as many as the input has, or \[2, …], keys, then values.
 fn from_npy(shape: &[usize], rows: &[f32], sample: &Sample) -> Result<(Heads, Heads)> {
     let dim = sample.dim;
     if let Some(index) = rows.iter().position(|value| !value.is_finite()) {

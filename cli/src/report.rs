@@ -13,7 +13,7 @@ use octaplex::codecs::Role;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("report.css");
-/// Of what the page begins with.
+/// Styles of the advice at the head of the page.
 const ADVICE: &str = include_str!("advice.css");
 
 /// Rates that the plots show; wider formats are in the tables.

@@ -1,4 +1,4 @@
-//! A row of `compare`: a codec in one role, and what became of the vectors.
+//! A row of `compare`: a codec in one role, and its errors.
 
 use crate::codecs::seed;
 use crate::input::role_name;
@@ -9,22 +9,22 @@ use octaplex::codecs::Role;
 use serde_json::{Value, json};
 
 pub(crate) struct Row {
-    /// The spec as it was given, or a name.
+    /// The spec that the user gave, or a name.
     pub(crate) codec: String,
-    /// None for what another program decoded.
+    /// `None` for another program.
     pub(crate) spec: Option<CodecSpec>,
     pub(crate) role: Role,
-    /// What was done before: nothing to values and to floats.
+    /// The preparation of keys. Values and floats have none.
     pub(crate) keys: Keys,
-    /// Tokens of a page, where keys are prepared.
+    /// Tokens of a page, if keys are prepared.
     pub(crate) page: usize,
     pub(crate) metrics: Metrics,
-    /// Bits a value without the tokens that fill no page: what a long context tends to.
+    /// Bits a value without the tokens that fill no page. A long context approaches this number.
     pub(crate) paged_bits: f64,
-    /// KL divergence with raw keys, where `metrics` has that of prepared ones.
+    /// KL divergence with raw keys, if `metrics` has that of prepared ones.
     pub(crate) kl_raw: Option<f64>,
     pub(crate) dim: usize,
-    /// Nanoseconds a vector; None for what another program decoded.
+    /// Nanoseconds a vector; `None` for another program.
     pub(crate) encode_ns: Option<f64>,
     pub(crate) decode_ns: Option<f64>,
     pub(crate) score_ns: Option<f64>,
@@ -32,7 +32,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The error that its role is about: of attention weights or of outputs, and of vectors without queries.
+    /// Returns the error that matters for its role: of attention weights or of outputs, and of vectors without queries.
     pub(crate) fn error(&self) -> f64 {
         match (&self.metrics.attention, self.role) {
             (None, _) => self.metrics.distortion,
@@ -41,7 +41,7 @@ impl Row {
         }
     }
 
-    /// Whether no other row of the same role has as few bits and as small an error.
+    /// Returns whether no other row of the same role has as few bits and as small an error.
     pub(crate) fn leads<'a>(&self, rows: impl IntoIterator<Item = &'a Self>) -> bool {
         let of = |row: &Self| (row.metrics.bits_per_value, row.error());
         let (bits, error) = of(self);

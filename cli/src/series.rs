@@ -1,6 +1,6 @@
-//! Which colour and mark a codec has in plots, the same in all of them, and which of its points a curve joins.
+//! The colour and mark of each codec, the same in all plots, and which of its points a curve joins.
 
-/// What shares a colour and a mark, in the order of the legends. A codec is in the first group that has its name.
+/// Codecs that share a colour and a mark, in the order of the legends. A codec is in the first group that has its name.
 pub(crate) const GROUPS: [&[&str]; 10] = [
     &["trellis", "graded"],
     &["turboquant"],
@@ -14,22 +14,21 @@ pub(crate) const GROUPS: [&[&str]; 10] = [
     &["fp8", "f16", "bf16", "f32"],
 ];
 
-/// Keys that choose a rate: points that differ in nothing else are joined.
+/// Keys that choose a rate. Points that differ only in them are joined.
 const RATES: [&str; 11] = ["bits", "levels", "m", "fine", "coarse", "states", "s", "r", "k", "bdir", "bnrm"];
 
-/// The codec of a spec, or of the keys of a pair.
+/// Returns the codec of a spec, or of the keys of a pair.
 fn name(spec: &str) -> &str {
     spec.split([':', '/']).next().unwrap_or_default()
 }
 
-/// The number of a spec's group; a codec that is in none has the last one's.
+/// Returns the number of a spec's group; other codecs have the last one.
 pub(crate) fn group(spec: &str) -> usize {
     let found = GROUPS.iter().position(|names| names.contains(&name(spec)));
     found.unwrap_or(GROUPS.len() - 1)
 }
 
-/// The curve that a point of this spec is on: its codec and keys without the rate. ggml's integers of 4, 5 and 8 bits
-/// are on one.
+/// Returns the curve of a spec: its codec and keys without the rate. ggml's integers of 4, 5 and 8 bits share a curve.
 pub(crate) fn curve(spec: &str) -> String {
     let part = |spec: &str| {
         let (name, keys) = spec.split_once(':').unwrap_or((spec, ""));
@@ -40,7 +39,7 @@ pub(crate) fn curve(spec: &str) -> String {
     spec.split('/').map(part).collect::<Vec<_>>().join("/")
 }
 
-/// The groups that these specs are in, each with the names of its codecs among them.
+/// Returns the groups of these specs, each with the names of its codecs among them.
 pub(crate) fn legend<'a>(specs: impl Iterator<Item = &'a str> + Clone) -> Vec<(usize, String)> {
     let mut legend = Vec::new();
     for (number, names) in GROUPS.iter().enumerate() {

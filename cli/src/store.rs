@@ -1,4 +1,4 @@
-//! Vectors of a head as a cache would hold them: what the tool measures goes through here.
+//! Stores vectors of a head as a cache would. All measurements of the tool use it.
 
 use crate::codecs::{Codec, is_float};
 use crate::keys::Keys;
@@ -21,7 +21,7 @@ pub(crate) enum Store<'a> {
         role: Role,
         scratch: RefCell<Vec<f32>>,
     },
-    /// What another program decoded, and what it says it stored.
+    /// Rows that another program decoded, and the bytes that it says it stored.
     Decoded {
         rows: &'a [f32],
         dim: usize,
@@ -34,7 +34,7 @@ impl<'a> Store<'a> {
         Ok(Self::Blocks { codec, blocks: codec.encode_rows(rows)? })
     }
 
-    /// Keys or values as a cache stores them, keys balanced from the first of them and from `queries`; floats as they are.
+    /// Stores keys or values as a cache does. The first keys and `queries` decide the balance; floats stay as they are.
     pub(crate) fn cached(
         (spec, codec): (CodecSpec, &'a Codec),
         (role, keys, page): (Role, Keys, usize),
@@ -66,7 +66,7 @@ impl<'a> Store<'a> {
         Ok(Self::Cache { layer, role, scratch: RefCell::new(scratch) })
     }
 
-    /// Everything that the vectors take: blocks, centres, headers of pages, balance.
+    /// Returns the bytes of the vectors: blocks, centres, headers of pages, balance.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Blocks { blocks, .. } => blocks.len(),
@@ -96,7 +96,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// \[query]\[token]
+    /// Computes scores, \[query]\[token].
     pub(crate) fn score(&self, queries: &[f32]) -> Result<Vec<f32>, Error> {
         match self {
             Self::Blocks { codec, blocks } => codec.score_rows(queries, blocks),
@@ -117,7 +117,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Weights \[output]\[token] to outputs.
+    /// Computes outputs from weights, \[output]\[token].
     pub(crate) fn attend(&self, weights: &[f32]) -> Result<Vec<f32>, Error> {
         match self {
             Self::Blocks { codec, blocks } => codec.attend_rows(weights, blocks),

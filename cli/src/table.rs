@@ -3,19 +3,19 @@
 use crate::console::{BOLD, GREEN, paint};
 use std::fmt::Write;
 
-/// Characters of a row's name; a longer one has a line of its own.
+/// The most characters of a row's name. A longer one has a line of its own.
 const NAME: usize = 24;
 
 pub(crate) struct Table {
     head: String,
-    /// A second line of heads, if any.
+    /// A second line of titles, if any.
     units: String,
     widths: Vec<usize>,
     body: String,
 }
 
 impl Table {
-    /// Columns of such names and widths after that of the rows' names.
+    /// Creates a table whose columns, after that of the rows' names, have these titles and widths.
     pub(crate) fn new(title: &str, columns: &[(&str, usize)]) -> Self {
         let widths: Vec<usize> = columns.iter().map(|(_, width)| *width).collect();
         let head = columns
@@ -24,14 +24,14 @@ impl Table {
         Self { head, units: String::new(), widths, body: String::new() }
     }
 
-    /// The same with a unit below each name.
+    /// Creates a table with a unit below each title.
     pub(crate) fn with_units(title: &str, columns: &[(&str, &str, usize)]) -> Self {
         let names: Vec<_> = columns.iter().map(|(name, _, width)| (*name, *width)).collect();
         let units: Vec<_> = columns.iter().map(|(_, unit, width)| (*unit, *width)).collect();
         Self { units: Self::new("", &units).head, ..Self::new(title, &names) }
     }
 
-    /// Adds a row; one that leads is marked.
+    /// Adds a row, and marks it if it leads.
     pub(crate) fn row(&mut self, name: &str, leads: bool, cells: &[String]) {
         let mark = if leads { "*" } else { " " };
         let fits = name.chars().count() <= NAME;
@@ -54,7 +54,7 @@ impl Table {
     }
 }
 
-/// Five decimals, the same in a whole column; fewer for what is large, so that seven characters are enough.
+/// Formats with five decimals, the same in a whole column; with fewer for large numbers, so that seven characters suffice.
 pub(crate) fn fixed(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -66,7 +66,7 @@ pub(crate) fn fixed(value: f64) -> String {
     }
 }
 
-/// Three digits that count.
+/// Formats with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value {
         0.0 => "0".into(),
@@ -80,7 +80,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// Nanoseconds; a dash where nothing was timed.
+/// Formats nanoseconds; a dash if nothing was timed.
 pub(crate) fn time(ns: impl Into<Option<f64>>) -> String {
     match ns.into() {
         None => "-".into(),
@@ -89,7 +89,7 @@ pub(crate) fn time(ns: impl Into<Option<f64>>) -> String {
     }
 }
 
-/// A number of bytes in words: 6.6 MB.
+/// Formats a number of bytes: 6.6 MB.
 #[cfg(feature = "models")]
 pub(crate) fn bytes(count: usize) -> String {
     let count = count as f64;

@@ -1,11 +1,11 @@
-//! Nanoseconds a vector of each operation, on one core, with queries prepared.
+//! Times each operation on one core in nanoseconds a vector, with prepared queries.
 
 use crate::backend::kernels;
 use octaplex::codecs::Codec;
 use octaplex::{Backend, Error};
 use std::time::{Duration, Instant};
 
-/// What is timed.
+/// The operation that is timed.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Op {
     /// Vectors one by one.
@@ -23,7 +23,7 @@ pub(crate) enum Op {
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub(crate) const ALL: [Self; 6] =
         [Self::Encode, Self::EncodePage, Self::Decode, Self::Score, Self::Score8, Self::Accumulate];
 
@@ -38,7 +38,7 @@ impl Op {
         }
     }
 
-    /// Times that each block is read or written in one pass.
+    /// Returns how often a pass reads or writes each block.
     fn repeats(self) -> usize {
         if self == Self::Score8 { QUERIES } else { 1 }
     }
@@ -54,7 +54,7 @@ const QUERIES: usize = 8;
 pub(crate) struct Runner {
     codec: Box<dyn Codec>,
     rows: Vec<f32>,
-    /// Pages of all rows, the same one after the other.
+    /// Pages of all rows, one after the other.
     blocks: Vec<u8>,
     page_bytes: usize,
     /// Prepared, one after the other.
@@ -90,7 +90,7 @@ fn page(codec: &dyn Codec, rows: &[f32]) -> Result<Vec<u8>, Error> {
     Ok(page)
 }
 
-/// Weights as of attention: positive, of different sizes, with sum 1 or so.
+/// Returns weights like those of attention: positive, of different sizes, with a sum near 1.
 fn weights(count: usize) -> Vec<f32> {
     (0..count).map(|i| (1 + i * 7919 % 97) as f32 / (49 * count) as f32).collect()
 }
@@ -120,7 +120,7 @@ impl Runner {
                     Ok(())
                 })
             }
-            // Where blocks are all there is, one by one; outliers need the page.
+            // If pages are blocks only, one by one. Outliers need the page.
             Op::Decode if *page_bytes == count * bytes => {
                 let mut x = vec![0.0; dim];
                 blocks.chunks_exact(bytes).try_for_each(|block| {
@@ -148,18 +148,18 @@ impl Runner {
         }
     }
 
-    /// Vectors in a pass.
+    /// Returns the vectors in a pass.
     fn vectors(&self) -> usize {
         self.times() * self.weights.len()
     }
 
-    /// Repeats the blocks `times` times, so that they no longer fit a cache; vectors to encode are taken in a cycle.
+    /// Repeats the blocks `times` times, so that they no longer fit a CPU cache. Vectors to encode are taken in a cycle.
     pub(crate) fn repeat(&mut self, times: usize) {
         self.blocks = self.blocks.repeat(times);
     }
 }
 
-/// What the compressed scores compete with: dot products of one query with a page of f16 rows, as fast as this CPU
+/// Times the baseline of the compressed scores: dot products of one query with a page of f16 rows, as fast as this CPU
 /// allows. Returns the nanoseconds a row of the fastest pass within `budget`.
 pub(crate) fn best_f16_dot(
     backend: Backend,
@@ -177,14 +177,14 @@ pub(crate) fn best_f16_dot(
     .unwrap_or(f64::INFINITY)
 }
 
-/// Nanoseconds a vector of the fastest pass within `budget`, after two that warm the caches.
+/// Returns the nanoseconds a vector of the fastest pass within `budget`, after two passes that warm the CPU caches.
 pub(crate) fn best(runner: &mut Runner, op: Op, budget: Duration) -> Result<f64, Error> {
     let warm = best_cold(runner, op, Duration::ZERO)?;
     let second = best_cold(runner, op, Duration::ZERO)?;
     Ok(best_cold(runner, op, budget)?.min(second).min(warm))
 }
 
-/// The same without them: for pages larger than any cache.
+/// Does the same without warming them, for pages larger than any CPU cache.
 pub(crate) fn best_cold(runner: &mut Runner, op: Op, budget: Duration) -> Result<f64, Error> {
     best_pass(runner.vectors() * op.repeats(), budget, || runner.pass(op))
 }

@@ -18,15 +18,15 @@ pub(crate) struct Verify {
     /// Instructions to use; `octaplex info` lists them
     #[arg(long, value_name = "NAME", value_parser = crate::backend::parse)]
     backend: Option<Backend>,
-    /// These codecs alone
+    /// Check only these codecs
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// What another machine or version printed, instead of the table that this build carries
+    /// Table that another machine or version printed, instead of the one in this build
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
 }
 
-/// Prints a line a codec, and one for all.
+/// Prints a line per codec, and one for all.
 pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
     let codecs = || CodecSpec::all().iter().map(|codec| codec.name);
     if let Some(unknown) = arguments.only.iter().find(|only| !codecs().any(|name| name == **only)) {
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
         Some(path) => Some(String::from_utf8_lossy(&files::read(path)?).into_owned()),
         None => None,
     };
-    // The line that there must be, as it is printed.
+    // The line that is expected, as it is printed.
     let must_be = |name: &str| match &against {
         Some(text) => {
             let found = text.lines().find(|line| line.split_whitespace().next() == Some(name));

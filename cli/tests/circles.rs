@@ -80,7 +80,7 @@ fn modules_use_each_other_in_one_direction() {
         }
     }
     assert!(uses["compare"].contains("row") && uses["models::forward"].contains("models::attention"));
-    // Take away what uses nothing that is left, until only circles are.
+    // Remove modules that use no remaining module, until only circles remain.
     while let Some(done) = uses.iter().find(|(_, used)| !used.iter().any(|module| uses.contains_key(module)))
     {
         let done = *done.0;

@@ -61,8 +61,9 @@ fn perplexities_equal_the_oracles() {
         assert!((paged / (number("kl_mean") * 299.0) - 1.0).abs() < 1e-9, "{json}");
         assert!(number("top1_agreement") > 0.8 && number("top1_agreement") <= 1.0, "{json}");
         assert_eq!(number("tokens"), 598.0);
-        // Two heads of 32, keys and values in 2 bytes; pages of 64 with a position of 8 bytes. Two layers have 300 tokens, 3 pages
-        // of them. Of Gemma's seven, one does, and six see 100: their 3 pages end at 196, before what the last query sees.
+        // Two heads of 32, keys and values in 2 bytes; pages of 64 with a position of 8 bytes. Two layers have 300 tokens,
+        // 3 pages of them. In Gemma's model, one layer of seven does, and six see 100: their 3 pages end at 196, before the
+        // last query's window.
         let bytes = |tokens: u32, pages: u32| f64::from(tokens * 2 * 64 * 2 + pages * 8);
         let expected = match architecture {
             "gemma3" => bytes(300, 3) + 6.0 * bytes(300 - 3 * 64, 0),
@@ -97,7 +98,7 @@ fn local_layers_see_their_window() {
     }
 }
 
-/// What Gemma cannot be run without is named where a file lacks it.
+/// A file that lacks something Gemma needs is refused with its name.
 #[test]
 fn what_a_model_lacks_is_named() {
     let (folder, mut tiny) = model("lacks", "gemma3");
@@ -132,11 +133,11 @@ fn blocks_do_not_change_what_tokens_see() {
     };
     let (whole, single) = (kl(&[]), kl(&["--block", "1"]));
     assert!((whole / single - 1.0).abs() < 1e-3, "{whole} {single}");
-    // All at once: later queries see more of what is compressed, never less.
+    // All at once: later queries see more compressed tokens, never fewer.
     assert!(kl(&["--block", "280"]) > whole);
 }
 
-/// The balance is decided by so many of a prompt's tokens, or by the cache; without a balance it is all the same.
+/// A limited number of a prompt's tokens decides the balance, or the cache does. Without a balance the limit has no effect.
 #[test]
 fn the_first_tokens_decide_the_balance() {
     let (folder, _) = model("calibrate", "qwen2");
@@ -185,7 +186,7 @@ fn a_model_writes_what_the_oracle_would() {
     assert!(json["time_f16"]["ms_per_token"].as_f64().unwrap() > 0.0);
 }
 
-/// A prompt that closes pages shows what is saved, and codecs that nobody names are the recommended ones.
+/// A prompt that closes pages prints the saving. The default codecs are the recommended ones.
 #[test]
 fn a_long_prompt_shows_the_saving() {
     let (folder, _) = model("saving", "qwen2");
@@ -209,7 +210,7 @@ fn a_long_prompt_shows_the_saving() {
     assert_eq!((&json["k"], &json["v"]), (&"trellis".into(), &"int".into()));
 }
 
-/// What `capture` writes is what the model's attention takes, and `compare` reads it.
+/// `capture` writes the inputs of the model's attention, and `compare` reads them.
 #[test]
 fn a_capture_is_what_compare_reads() {
     let (folder, tiny) = model("capture", "llama");
@@ -256,7 +257,7 @@ fn a_capture_is_what_compare_reads() {
             }
         }
     }
-    // One layer, all of a short text; and what cannot be.
+    // One layer, all of a short text; and impossible options.
     std::fs::write(folder.join("text.txt"), text(30)).unwrap();
     let shown = succeeds(&folder, &[&capture[..], &["--layers", "1"]].concat());
     assert!(shown.contains("layers 1, 30 tokens, 30 queries"), "{shown}");
@@ -272,7 +273,7 @@ fn a_capture_is_what_compare_reads() {
     fails(&folder, &elsewhere, &["no/kv.safetensors"]);
 }
 
-/// `generate` on the first tokens of text.txt, its figures, and what it wrote.
+/// Runs `generate` on the first tokens of text.txt. Returns its figures and its text.
 fn generate(folder: &Path, tokens: &str, more: &[&str]) -> (Value, String) {
     let options = ["--tokens", tokens, "--json", "out.json"];
     let shown = succeeds(folder, &[&["generate"], &MODEL[..], &options, more].concat());
@@ -294,7 +295,7 @@ fn a_session_goes_on_where_it_stopped() {
         let (json, shown) = generate(&folder, "300", &options("0"));
         assert_eq!(counts(&json), [0, 300]);
         assert!(shown.contains("new; ") && shown.contains("all 300: ") && shown.contains("this was one"));
-        // The rest alone is computed, and what is written is what would have been without a session.
+        // Only the rest is computed, and the output equals that without a session.
         let (json, shown) = generate(&folder, "320", &[&options("6")[..], &["--beside-fresh"]].concat());
         assert_eq!(counts(&json), [300, 20], "{shown}");
         assert!(
@@ -328,7 +329,7 @@ fn a_session_goes_on_where_it_stopped() {
         let (expected, text) = fresh("320");
         assert!(codec != "f16" || shown.starts_with(&text), "{shown:?} {text:?}");
         assert_eq!(json["growth"], expected["growth"]);
-        // And from its 61st: no page is left, and what decides the balance has changed.
+        // And from its 61st: no page is left, and other tokens decide the balance.
         other[60..].rotate_left(7);
         std::fs::write(folder.join("text.txt"), &other).unwrap();
         let (json, shown) = generate(&folder, "320", &options("6"));
@@ -339,7 +340,7 @@ fn a_session_goes_on_where_it_stopped() {
     }
 }
 
-/// What a sliding window has dropped cannot be seen again: all is computed anew, and that is said.
+/// Tokens that a sliding window has dropped are gone: everything is computed anew, and the tool says so.
 #[test]
 fn a_session_of_local_layers_is_cut_or_computed_anew() {
     let (folder, _) = model("session_local", "gemma3");
@@ -465,7 +466,7 @@ fn a_sweep_goes_on_where_it_stopped() {
     sweep("f16; turboquant:bits=2");
     let first = rows();
     assert_eq!(first.lines().count(), 3);
-    // What an interruption leaves.
+    // The file after an interruption.
     std::fs::write(folder.join("octaplex-sweep.jsonl"), first.clone() + "{\"k\":\"trel").unwrap();
     let shown = sweep("f16; turboquant:bits=2; trellis/turboquant:bits=5");
     let second = rows();
@@ -521,7 +522,7 @@ fn a_calibration_goes_on_where_it_stopped() {
         std::fs::write(&part, kept.clone() + "{\"kl\":0.0").unwrap();
         succeeds(&folder, &calibrate("b.octaprofile"));
         assert_eq!(read("b.octaprofile"), read("a.octaprofile"));
-        // What was kept is taken as it is: a result that no model gives changes the profile.
+        // Stored results are used as they are: a result that no model gives changes the profile.
         let (first, rest) = kept.split_once(",\"run\"").unwrap();
         std::fs::write(folder.join("c.octaprofile.part"), format!("{{\"kl\":9.0,\"run\"{rest}")).unwrap();
         assert!(first.starts_with("{\"kl\":"), "{first}");
@@ -569,7 +570,7 @@ fn a_profile_spends_the_budget() {
     );
 }
 
-/// The README's command: no codecs named. What does not suit the model's width is left out, and named.
+/// The README's command, which names no codecs. Codecs that do not suit the model's width are left out and listed.
 #[test]
 fn a_sweep_of_everything_leaves_out_what_does_not_fit() {
     let (folder, _) = model("sweep_all", "qwen2");
@@ -643,7 +644,7 @@ fn damage(architecture: &'static str) {
     }
 }
 
-/// Attention on a GPU answers as the CPU's does; where there is none, the tool says what is missing before it reads a model.
+/// Attention on a GPU is near the CPU's. Without a GPU, the tool says what is missing before it reads a model.
 #[test]
 fn attention_on_a_gpu() {
     let (folder, _) = model("gpu", "qwen2");

@@ -89,7 +89,7 @@ fn cells<'a>(text: &'a str, table: &str, codec: &str) -> Vec<&'a str> {
     cells.find(|cells| cells.first() == Some(&codec)).unwrap_or_else(|| panic!("{codec}: {text}"))
 }
 
-/// Ten rows, the rate first, a line about each column, and what to take and do, with the figures of the rows.
+/// Ten rows, the rate first, a line about each column, then the advice and the next command, with the figures of the rows.
 #[test]
 fn the_default_table_is_short_explained_and_ends_with_advice() {
     let folder = folder("default");
@@ -132,7 +132,7 @@ fn the_default_table_is_short_explained_and_ends_with_advice() {
     let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
     let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("{words}: {page}"));
     assert!(at(&advice) < at("<dt>bits a value<dd>") && at("<dt>score error<dd>") < at("<svg"), "{page}");
-    // A budget is what the advice is for; where nothing fits there is none.
+    // The advice is for the budget. If nothing fits, there is no advice.
     let text = succeeds(&folder, &["--budget", "2.2", "--codecs", "trellis:bits=2; q8_0"]);
     assert!(text.contains("For 2.1 bits a value take trellis:bits=2 for both: 7.5x smaller"), "{text}");
     assert!(!succeeds(&folder, &["--codecs", "q8_0"]).contains("take"));
@@ -153,7 +153,7 @@ fn the_default_table_is_short_explained_and_ends_with_advice() {
     fails(&folder, &["compare", "--all", "--codecs", "int"], &["--all", "--codecs"]);
 }
 
-/// What the library chooses; nothing where nothing fits.
+/// The codecs that the library chooses; none if nothing fits.
 #[test]
 fn compare_within_a_budget() {
     let folder = folder("budget");
@@ -180,7 +180,7 @@ fn compare_within_a_budget() {
     fails(&folder, &[&codecs[..], &["--budget", "no"]].concat(), &["bits a value"]);
 }
 
-/// Bits that a key of the bundled sample, 128 wide, takes beside its planes in a page of 64: centre, norms, position.
+/// Bits that a key of the bundled sample, 128 wide, takes in a page of 64 besides its planes: centre, norms, position.
 const LEAN_PAGE: f64 = 8.0 * (82.0 + 51.0 + 8.0) / (64.0 * 128.0);
 
 #[test]
@@ -202,7 +202,7 @@ fn centred_and_balanced_keys() {
     ];
     let kl = |row: &Value| row["attention_kl"].as_f64().unwrap();
     assert!(rows.windows(2).all(|pair| kl(&pair[1]) < kl(&pair[0])), "{rows:?}");
-    // What the cache does is the default, raw keys are beside it, and older spellings mean the same.
+    // The cache's preparation is the default. Raw keys are a second column, and older spellings mean the same.
     assert_eq!((&rows[3]["center"], &rows[3]["balance"]), (&"page".into(), &true.into()));
     let spelt = row(&["--center", "page", "--balance"]);
     assert_eq!((kl(&spelt), &spelt["attention_kl_raw"]), (kl(&rows[3]), &rows[3]["attention_kl_raw"]));
@@ -210,7 +210,7 @@ fn centred_and_balanced_keys() {
     let raw = row(&["--center", "off"]);
     assert_eq!((kl(&raw), &raw["bits_per_value"]), (kl(&rows[0]), &3.125.into()));
     fails(&folder, &["--keys", "raw", "--balance"], &["--keys raw", "--balance"]);
-    // What a page has beside its planes is paid for, and the prefix centre; raw keys are blocks with norms.
+    // The other parts of a page count too, and the prefix centre; raw keys are blocks with norms.
     let bits = |row: &Value| row["bits_per_value"].as_f64().unwrap();
     let paid = bits(&rows[2]) - (bits(&rows[0]) - 16.0 / 128.0);
     assert!((paid - LEAN_PAGE - 16.0 / 384.0).abs() < 1e-9, "{paid}");
@@ -263,7 +263,7 @@ fn verify_compares_with_the_table() {
     assert!(errors.contains("1 of 20 codecs differ: int\n") && !text.contains("yes"), "{errors}");
 }
 
-/// They are stored as they are, whatever is asked of keys, and pay for nothing else.
+/// They are stored as they are, for every preparation of keys, and nothing else counts.
 #[test]
 fn float_keys_are_neither_centred_nor_balanced() {
     let folder = folder("floats");
@@ -388,7 +388,7 @@ fn errors_are_one_line_and_leave_no_file() {
     encode("turboquant", "64", "wide.npy", &["[2, 100]", "64"]);
     encode("turboquant", "64", "ints.npy", &["<i4"]);
     fails(&folder, &["encode", "turboquant", "--dim", "64", "x.f32", "no/out"], &["no/out"]);
-    // Before the work: what comes first is said, though the input is missing as well.
+    // The first error is reported before the work, though the input is missing as well.
     fails(&folder, &["encode", "turboquant", "--dim", "64", "missing.f32", "no/out"], &["no/out"]);
     fails(&folder, &["compare", "--input", "missing.npy", "--json", "no/rows.json"], &["no/rows.json"]);
     fails(&folder, &["decode", "turboquant", "--dim", "64", "short.f32", "out"], &["100 bytes", "34 bytes"]);
@@ -410,7 +410,7 @@ fn errors_are_one_line_and_leave_no_file() {
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 9, "no file was left");
 }
 
-/// A comparison leaves no file behind that nobody asked for.
+/// A comparison writes only the files that its options name.
 #[test]
 fn pages_are_written_where_they_are_asked_for() {
     let folder = folder("reports");
@@ -494,7 +494,7 @@ fn help_fits_the_terminal() {
         // Man pages and completions are of the same commands.
         assert!(succeeds(&folder, &["man", command]).contains(&format!(".SH NAME\noctaplex\\-{command}")));
     }
-    // In groups, and what was folded into others is gone.
+    // The help lists commands in groups, and no command that was merged into another.
     let at = |words: &str| commands.find(words).unwrap_or_else(|| panic!("{words}: {commands}"));
     assert!(at("\nCodecs\n  compare ") < at("\n  score ") && at("\n  score ") < at("\nModels"));
     assert!(at("\n  capture ") < at("\n  sweep ") && at("\n  sweep ") < at("\nThis machine\n  bench "));
@@ -522,7 +522,7 @@ fn help_fits_the_terminal() {
     }
 }
 
-/// The GPU's output is as far from the exact one as the CPU's on the same pages; where there is none, the tool says what is missing.
+/// The GPU's output is as far from the exact one as the CPU's on the same pages. Without a GPU, the tool says what is missing.
 #[cfg(feature = "gpu")]
 #[test]
 fn compare_on_a_gpu() {
@@ -558,7 +558,7 @@ fn compare_on(device: &str) {
     for row in &rows[..3] {
         let of = |name: &str| row[name].as_f64().unwrap();
         println!("{row}");
-        // The CPU's queries have 8 bits, which is next to nothing beside 4 bits of keys and values.
+        // The CPU's queries have 8 bits, whose error is negligible compared with 4 bits of keys and values.
         let ratio = of("output_error") / of("output_error_cpu");
         assert!(of("apart") < 1e-3 && (row["codec"] == "int:bits=8" || (ratio - 1.0).abs() < 0.2), "{row}");
     }

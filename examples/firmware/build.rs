@@ -1,4 +1,4 @@
-//! On the board the linker needs the runtime's script, which reads `memory.x` in this folder. Without it the image would be empty.
+//! The linker needs the runtime's script, which reads `memory.x` in this folder. Without it the image is empty.
 //! A build script says so from whatever folder Cargo is called.
 
 fn main() {

@@ -1,6 +1,6 @@
 //! The builder of a model's cache.
 
-use super::{CacheConfig, KvCache, LayerConfig};
+use super::{CacheConfig, Choice, KvCache, LayerConfig};
 use crate::{Backend, CodecSpec, Error, Profile};
 use core::convert::Infallible;
 
@@ -12,10 +12,7 @@ use core::convert::Infallible;
 #[must_use = "a builder creates no cache until `build`"]
 pub struct KvCacheBuilder {
     config: CacheConfig,
-    bits: Option<f64>,
-    profile: Option<Profile>,
-    keys: Option<CodecSpec>,
-    values: Option<CodecSpec>,
+    choice: Choice,
     backend: Option<Backend>,
     /// The first error of a spec.
     error: Option<Error>,
@@ -46,15 +43,8 @@ impl KvCache {
     /// ```
     pub const fn builder(layers: usize, kv_heads: usize, head_dim: usize, capacity: usize) -> KvCacheBuilder {
         let config = CacheConfig::new(layers, kv_heads, head_dim, capacity);
-        KvCacheBuilder {
-            config,
-            bits: None,
-            profile: None,
-            keys: None,
-            values: None,
-            backend: None,
-            error: None,
-        }
+        let choice = Choice { keys: None, values: None, bits: None, profile: None };
+        KvCacheBuilder { config, choice, backend: None, error: None }
     }
 }
 
@@ -64,7 +54,7 @@ impl KvCacheBuilder {
     /// `bits` must be at least 2.1 at a width of 128, and 2.3 at a width of 32. [`CacheConfig::for_bits`] has the table
     /// of codecs.
     pub const fn bits(mut self, bits: f64) -> Self {
-        self.bits = Some(bits);
+        self.choice.bits = Some(bits);
         self
     }
 
@@ -73,19 +63,19 @@ impl KvCacheBuilder {
     /// The profile chooses codecs for the keys and the values of each layer. Its smallest codecs set the least `bits`,
     /// about 1.2. [`Profile`] has an example.
     pub fn profile(mut self, profile: &Profile) -> Self {
-        self.profile = Some(profile.clone());
+        self.choice.profile = Some(profile.clone());
         self
     }
 
     /// Sets the codec of keys: a spec, or its text such as `"trellis:m=2"`.
     pub fn keys<E: Into<Error>>(mut self, spec: impl TryInto<CodecSpec, Error = E>) -> Self {
-        self.keys = self.spec(spec.try_into());
+        self.choice.keys = self.spec(spec.try_into());
         self
     }
 
     /// Sets the codec of values: a spec, or its text.
     pub fn values<E: Into<Error>>(mut self, spec: impl TryInto<CodecSpec, Error = E>) -> Self {
-        self.values = self.spec(spec.try_into());
+        self.choice.values = self.spec(spec.try_into());
         self
     }
 
@@ -138,36 +128,12 @@ impl KvCacheBuilder {
     ///
     /// # Errors
     /// * The error of the first invalid spec.
-    /// * [`Error::Unsupported`] for bits or a profile together with codecs, and for a profile without bits.
-    /// * Errors of [`CacheConfig::for_bits`], [`Profile::solve`] and [`KvCache::new`].
+    /// * Errors of [`CacheConfig::choose`] and [`KvCache::new`].
     pub fn build(self) -> Result<KvCache, Error> {
         if let Some(error) = self.error {
             return Err(error);
         }
-        let backend = self.backend.unwrap_or_else(Backend::detect);
-        if let Some(profile) = self.profile {
-            if self.keys.is_some() || self.values.is_some() {
-                let why = "a profile chooses the codecs of keys and values: give either a profile or codecs, not both";
-                return Err(Error::Unsupported { why });
-            }
-            let why = "a profile needs a number of bits to spend: set bits";
-            let bits = self.bits.ok_or(Error::Unsupported { why })?;
-            return KvCache::new(profile.solve(&self.config, bits)?, backend);
-        }
-        let config = match (self.bits, self.keys, self.values) {
-            (Some(_), Some(_), _) | (Some(_), _, Some(_)) => {
-                let why = "bits chooses the codecs of keys and values: give either bits or codecs, not both";
-                return Err(Error::Unsupported { why });
-            }
-            (Some(bits), None, None) => self.config.for_bits(bits)?,
-            (None, keys, values) => {
-                let default = self.config.each;
-                let each =
-                    default.keys(keys.unwrap_or(default.keys)).values(values.unwrap_or(default.values));
-                self.config.each(each)
-            }
-        };
-        KvCache::new(config.layers(), backend)
+        KvCache::new(self.config.choose(&self.choice)?, self.backend.unwrap_or_else(Backend::detect))
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::Layer;
 use super::layout::{BATCH, SPLIT};
-use super::rows::{accumulate_page, score_pages};
+use super::rows::score_pages;
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
 use crate::Error;
 use crate::codec::Codec;
-use crate::page::in_page;
+use crate::page::{Run, in_page};
 use octaplex_arch::Float;
 use octaplex_arch::MAX_WEIGHT;
 
@@ -82,8 +82,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for (index, page) in view.pages(0..self.store.pages()) {
             let mut offsets = [0.0; BATCH];
             let part = &mut scratch.scores[..rows * layout.page];
-            let mut heads = core::iter::once(view.head(page, head));
-            let scored = score_pages(&view, scratch.balanced, prefix, &mut heads, part, &mut offsets[..rows]);
+            let mut keys = core::iter::once(view.head(page, head).keys);
+            let scored = score_pages(&view, scratch.balanced, prefix, &mut keys, part, &mut offsets[..rows]);
             scored.map_err(|error| in_page(error, index, layout.page))?;
             for (row, part) in part.chunks_exact_mut(layout.page).enumerate() {
                 let _ = self.backend.scale_logits(part, offsets[row], 1.0);
@@ -142,11 +142,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let (sinks, rest) = weights.split_at(view.sinks);
             let (paged, window) = rest.split_at(self.store.pages() * layout.page);
             scratch.paged.fill(0.0);
-            for (index, weights) in paged.chunks_exact(layout.page).enumerate() {
-                let head = view.head(self.store.page(index), head);
-                let added = accumulate_page(&view, weights, &head, scratch.paged);
-                added.map_err(|error| in_page(error, index, layout.page))?;
+            let (format, mut run) = (layout.values.of(view.values, view.backend), Run::default());
+            for index in 0..self.store.pages() {
+                if run.push(index, view.head(self.store.page(index), head).values) {
+                    run.accumulate(&*format, (1, layout.page), paged, scratch.paged)?;
+                }
             }
+            run.accumulate(&*format, (1, layout.page), paged, scratch.paged)?;
             view.values.finish(scratch.paged);
             scratch.exact.fill(0.0);
             let runs = view.runs(head, 0..view.exact());

@@ -1,13 +1,13 @@
 //! Scores and weighted sums over the pages of a head. Queries are prepared once for many pages.
 
-use super::layout::{BATCH, Head};
+use super::layout::BATCH;
 use super::view::View;
 use crate::Error;
 use crate::codec::scratch::with_scratch;
 use crate::codec::{at_row, count_rows};
-use crate::page::Queries;
+use crate::page::{Part, Queries};
 
-/// Prepares at most [`BATCH`] queries once, and scores the pages of a head with them.
+/// Prepares at most [`BATCH`] queries once, and scores the keys of a head's pages with them.
 ///
 /// `scores` are \[page]\[query]\[token], without the products of queries and centres. These products are in `offsets`,
 /// \[query]\[page].
@@ -16,12 +16,12 @@ use crate::page::Queries;
 ///
 /// # Errors
 /// Errors of [`Codec::prepare_query`](crate::codecs::Codec::prepare_query) and
-/// [`Codec::score`](crate::codecs::Codec::score). A corrupt block is counted within its page.
+/// [`Codec::score`](crate::codecs::Codec::score). A corrupt block is counted over all pages.
 pub(crate) fn score_pages(
     view: &View,
     queries: &[f32],
     prefix: &[u8],
-    pages: &mut dyn Iterator<Item = Head>,
+    pages: &mut dyn Iterator<Item = Part>,
     scores: &mut [f32],
     offsets: &mut [f32],
 ) -> Result<(), Error> {
@@ -40,17 +40,6 @@ pub(crate) fn score_pages(
         let mut prepared: [&[f32]; BATCH] = [&[]; BATCH];
         prepared.iter_mut().zip(words.chunks_exact(len)).for_each(|(slot, words)| *slot = words);
         let queries = Queries { rows: queries, prepared: &prepared[..count] };
-        let keys = &mut pages.map(|head| head.keys);
-        layout.keys.of(codec, view.backend).score(&queries, keys, scores, offsets)
+        layout.keys.of(codec, view.backend).score(&queries, pages, scores, offsets)
     })
-}
-
-/// Adds the weighted values of a page's head to `acc`, \[query]\[value width]. Weights are \[query]\[token].
-pub(crate) fn accumulate_page(
-    view: &View,
-    weights: &[f32],
-    head: &Head,
-    acc: &mut [f32],
-) -> Result<(), Error> {
-    view.layout.values.of(view.values, view.backend).accumulate(weights, &head.values, acc)
 }

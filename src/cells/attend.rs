@@ -14,7 +14,7 @@ use crate::codec::query::QUERY_BATCH;
 use crate::codec::scratch::{MAX_SCRATCH, with_scratch};
 use crate::codec::{Codec, at_row};
 use crate::math::inverse_sqrt;
-use crate::page::{Queries, in_page, score_floats};
+use crate::page::{Part, Queries, Run, score_floats};
 use crate::spec::builders;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -360,15 +360,26 @@ impl Pass<'_> {
                 totals[row].raise(self.logits(row, *page, scores));
             }
         }
-        for (page, weights) in seen.iter().zip(scores.chunks_exact_mut(rows * PAGE)) {
+        let format = self.values.basis.shape.of(&self.values.codec, backend);
+        let (mut run, per_page) = (Run::default(), rows * PAGE);
+        let of_rows = self.first * self.dims.1..(self.first + rows) * self.dims.1;
+        // Closed pages that follow each other are added in one call.
+        let add = |run: &mut Run, weights: &[f32], part: &mut Partial| {
+            let added = run.accumulate(&*format, (rows, PAGE), weights, &mut part.coded[of_rows.clone()]);
+            added.map_err(|error| in_cells(error, &seen, self.options.first / PAGE))
+        };
+        for (number, page) in seen.iter().enumerate() {
+            let weights = &mut scores[number * per_page..][..per_page];
             let mut any = false;
             for (row, weights) in weights.chunks_exact_mut(PAGE).enumerate() {
                 any |= totals[row].weigh(backend, weights);
             }
-            if any {
-                self.accumulate(*page, weights, part)?;
+            let closed = if any { self.accumulate_exact_of(*page, weights, part) } else { None };
+            if closed.is_none_or(|closed| run.push(number, closed)) {
+                add(&mut run, &scores, part)?;
             }
         }
+        add(&mut run, &scores, part)?;
         part.totals[self.first..][..rows].copy_from_slice(&totals[..rows]);
         (part.seen, part.scores) = (seen, scores);
         Ok(())
@@ -403,7 +414,7 @@ impl Pass<'_> {
             let mut parts = pages.iter().filter_map(closed).map(|closed| basis.part(closed, self.head));
             basis.shape.of(&keys.codec, backend).score(&queries, &mut parts, scores, &mut offsets)
         })
-        .map_err(|error| in_page(error, self.options.first / PAGE, PAGE))?;
+        .map_err(|error| in_cells(error, pages, self.options.first / PAGE))?;
         for (number, (page, scores)) in pages.iter().zip(scores.chunks_exact_mut(rows * PAGE)).enumerate() {
             for (row, scores) in scores.chunks_exact_mut(PAGE).enumerate() {
                 let offset = offsets[row * pages.len() + number];
@@ -455,16 +466,17 @@ impl Pass<'_> {
         backend.min_max(x).1
     }
 
-    /// Adds the weighted values of a page to the sums of `part`.
-    fn accumulate(&self, page: usize, weights: &mut [f32], part: &mut Partial) -> Result<(), Error> {
+    /// Adds the weighted exact values of a page to the sums of `part`, and sets their weights to 0.
+    /// Returns the coded values of the page, if it is closed.
+    fn accumulate_exact_of(&self, page: usize, weights: &mut [f32], part: &mut Partial) -> Option<Part<'_>> {
         let (values, dim, rows) = (self.values, self.dims.1, self.rows());
-        let (basis, backend) = (&values.basis, values.backend);
         let of_rows = self.first * dim..(self.first + rows) * dim;
         match self.body(values, page) {
-            Body::Empty => {}
+            Body::Empty => None,
             Body::Open(bytes) => {
                 let bytes = &bytes[2 * self.head * PAGE * dim..][..2 * PAGE * dim];
                 self.accumulate_exact(page, u64::MAX, bytes, weights, &mut part.exact[of_rows]);
+                None
             }
             Body::Closed(closed) => {
                 let (cells, exact) = (closed.cells, closed.exact(self.head));
@@ -473,15 +485,11 @@ impl Pass<'_> {
                     for weights in weights.chunks_exact_mut(PAGE) {
                         part.rows.extend(cells_of(cells).map(|cell| core::mem::take(&mut weights[cell])));
                     }
-                    self.accumulate_exact(page, cells, exact, &part.rows, &mut part.exact[of_rows.clone()]);
+                    self.accumulate_exact(page, cells, exact, &part.rows, &mut part.exact[of_rows]);
                 }
-                let of_head = basis.part(closed, self.head);
-                let format = basis.shape.of(&values.codec, backend);
-                let added = format.accumulate(weights, &of_head, &mut part.coded[of_rows]);
-                added.map_err(|error| in_page(error, self.options.first / PAGE + page, PAGE))?;
+                Some(values.basis.part(closed, self.head))
             }
         }
-        Ok(())
     }
 
     /// Adds the weighted f16 rows of some cells of a page. `weights` is \[row]\[cell].
@@ -501,5 +509,16 @@ impl Pass<'_> {
                 }
             }
         }
+    }
+}
+
+/// Converts the block number of an error, counted over `pages` of a call that begins at page `first`, to a cell.
+fn in_cells(error: Error, pages: &[usize], first: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => {
+            let page = first + pages.get(block / PAGE).copied().unwrap_or_default();
+            Error::Corrupt { block: page * PAGE + block % PAGE }
+        }
+        other => other,
     }
 }

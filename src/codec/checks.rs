@@ -53,6 +53,11 @@ pub(crate) fn check_values(x: &[f32], limit: f32) -> Result<(), Error> {
     }
 }
 
+/// Does the same with a backend, which takes a fraction of the time: no value exceeds the norm.
+pub(crate) fn check_values_by(backend: Kernels, x: &[f32], limit: f32) -> Result<(), Error> {
+    if backend.dot(x, x) < limit * limit { Ok(()) } else { check_values(x, limit) }
+}
+
 /// Returns ‖x‖. An error if a value is not finite, or if the sum of squares overflows f32.
 pub(crate) fn norm(backend: Kernels, x: &[f32]) -> Result<f32, Error> {
     let energy = backend.dot(x, x);

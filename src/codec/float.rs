@@ -3,7 +3,11 @@
 //! Scores and outputs are in f32, with sums in the fixed order of this library.
 
 use super::query::{Body, QueryFormat};
-use super::{Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values, score_checked};
+use super::scratch::with_scratch;
+use super::{
+    Codec, MAX_VALUE, check_accumulate, check_block, check_score, check_values_by, encode_blocks_by,
+    score_checked,
+};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::random::HeadId;
@@ -127,7 +131,7 @@ impl<F: Format> Codec for Core<F> {
 
     fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
         check_block(self.dim, x, self.block_bytes(), block)?;
-        check_values(x, Self::LIMIT)?;
+        check_values_by(self.backend.among_plain_code(), x, Self::LIMIT)?;
         self.backend.encode_floats(F::FLOAT, x, block);
         Ok(())
     }
@@ -137,6 +141,10 @@ impl<F: Format> Codec for Core<F> {
         self.check(block)?;
         self.backend.decode_floats(F::FLOAT, block, x);
         Ok(())
+    }
+
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+        encode_blocks_by(self, Some(self.backend), rows, page, |x, block| self.encode(x, block))
     }
 
     fn query_len(&self) -> usize {
@@ -163,8 +171,20 @@ impl<F: Format> Codec for Core<F> {
 
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim)?;
-        self.check(blocks)?;
-        self.backend.accumulate_floats(F::FLOAT, self.dim, blocks, weights, acc);
-        Ok(())
+        let add = |acc: &mut [f32]| self.backend.accumulate_floats(F::FLOAT, self.dim, blocks, weights, acc);
+        if F::FLOAT != Float::F16 || acc.len() != self.dim || cfg!(target_os = "none") {
+            self.check(blocks)?;
+            add(acc);
+            return Ok(());
+        }
+        // One sum of f16 rows tells whether all of their values are finite, so that rows are read once.
+        with_scratch(self.dim, |before| {
+            before.copy_from_slice(acc);
+            add(acc);
+            if acc.iter().fold(true, |finite, sum| finite & sum.is_finite()) {
+                return Ok(());
+            }
+            self.check(blocks).inspect_err(|_| acc.copy_from_slice(before))
+        })
     }
 }

@@ -224,8 +224,9 @@ impl Decoded for Core {
         self.spec.check(blocks, self.dim)
     }
 
-    fn decode_row(&self, block: &[u8], x: &mut [f32]) {
-        self.spec.decode(block, x);
+    fn decode_rows(&self, blocks: &[u8], x: &mut [f32]) {
+        let blocks = blocks.chunks_exact(self.block_bytes());
+        blocks.zip(x.chunks_exact_mut(self.dim)).for_each(|(block, x)| self.spec.decode(block, x));
     }
 }
 
@@ -250,7 +251,7 @@ impl Codec for Core {
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim, x, self.block_bytes(), block)?;
         self.check(block)?;
-        self.decode_row(block, x);
+        self.spec.decode(block, x);
         Ok(())
     }
 

@@ -32,7 +32,9 @@
 
 use super::decoded::{self, Decoded};
 use super::scratch::{bytes_of, with_scratch, words_for};
-use super::{Codec, MAX_VALUE, check_block, check_values, read_f16, to_f16};
+use super::{
+    Codec, MAX_VALUE, check_block, check_scales_at, check_values_by, encode_blocks_by, read_f16, to_f16,
+};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::random::HeadId;
@@ -40,6 +42,7 @@ use crate::spec::{Key, Sample, Spec, Value, one_of};
 use crate::typed::{Typed, forward_codec};
 use crate::{Backend, Error};
 use core::marker::PhantomData;
+use octaplex_arch::Scaled;
 
 /// Values in a block.
 const VALUES: usize = 32;
@@ -70,127 +73,73 @@ impl BlockType {
         }
     }
 
-    /// Quantises 32 finite values into a block.
+    /// Returns the layout of integers that kernels quantise and decode. `iq4_nl` has uneven levels.
+    const fn integers(self) -> Option<Scaled> {
+        match self {
+            Self::Q8_0 => Some(Scaled::Bytes),
+            Self::Q5_0 => Some(Scaled::Fives),
+            Self::Q4_0 => Some(Scaled::Nibbles),
+            Self::Iq4Nl => None,
+        }
+    }
+
+    /// Quantises a row of finite values into whole blocks.
     ///
     /// # Errors
     /// [`Error::Overflow`] for a scale beyond f16.
-    fn quantize(self, x: &[f32; VALUES], block: &mut [u8]) -> Result<(), Error> {
-        let largest = largest(x);
-        let mut codes = [0; VALUES];
-        let scale = match self {
-            Self::Q8_0 => {
-                let scale = largest.abs() / 127.0;
-                let inverse = inverse(scale);
-                codes = x.map(|x| round_half_away(x * inverse) as u8);
-                scale
+    fn quantize_row(self, backend: Kernels, x: &[f32], row: &mut [u8]) -> Result<(), Error> {
+        if let Some(layout) = self.integers() {
+            return if backend.quantize_scaled(layout, x, row) { Ok(()) } else { Err(Error::Overflow) };
+        }
+        for (x, block) in x.as_chunks().0.iter().zip(row.chunks_exact_mut(self.bytes())) {
+            let (scale, codes) = quantize_iq4_nl(x);
+            let (head, nibbles) = block.split_at_mut(2);
+            head.copy_from_slice(&to_f16(scale)?.to_le_bytes());
+            for (j, byte) in nibbles.iter_mut().enumerate() {
+                *byte = codes[j] | codes[j + VALUES / 2] << 4;
             }
-            Self::Q5_0 => quantize_offset(x, largest, 16, &mut codes),
-            Self::Q4_0 => quantize_offset(x, largest, 8, &mut codes),
-            Self::Iq4Nl => quantize_iq4_nl(x, largest, &mut codes),
-        };
-        block[..2].copy_from_slice(&to_f16(scale)?.to_le_bytes());
-        if self == Self::Q8_0 {
-            block[2..].copy_from_slice(&codes);
-            return Ok(());
-        }
-        let (head, nibbles) = block.split_at_mut(self.bytes() - VALUES / 2);
-        if self == Self::Q5_0 {
-            let fifths = codes.iter().enumerate().fold(0, |bits, (j, code)| bits | u32::from(code >> 4) << j);
-            head[2..].copy_from_slice(&fifths.to_le_bytes());
-        }
-        for (j, byte) in nibbles.iter_mut().enumerate() {
-            *byte = codes[j] & 15 | codes[j + VALUES / 2] << 4;
         }
         Ok(())
     }
 
-    /// Decodes a block.
-    fn dequantize(self, block: &[u8], x: &mut [f32]) {
-        let scale = read_f16(block).to_f32();
-        if self == Self::Q8_0 {
-            x.iter_mut().zip(&block[2..]).for_each(|(x, code)| *x = f32::from(*code as i8) * scale);
-            return;
+    /// Decodes whole blocks.
+    fn dequantize(self, backend: Kernels, blocks: &[u8], x: &mut [f32]) {
+        if let Some(layout) = self.integers() {
+            return backend.decode_scaled(layout, blocks, x);
         }
-        let (head, nibbles) = block.split_at(self.bytes() - VALUES / 2);
-        let (low, high) = x.split_at_mut(VALUES / 2);
-        let mut fifths = [0; VALUES];
-        for (fifths, byte) in fifths.as_chunks_mut::<8>().0.iter_mut().zip(&head[2..]) {
-            for (j, fifth) in fifths.iter_mut().enumerate() {
-                *fifth = if byte & 1 << j == 0 { 0 } else { 16 };
+        for (block, x) in blocks.chunks_exact(self.bytes()).zip(x.chunks_exact_mut(VALUES)) {
+            let scale = read_f16(block).to_f32();
+            let (low, high) = x.split_at_mut(VALUES / 2);
+            for ((low, high), byte) in low.iter_mut().zip(high).zip(&block[2..]) {
+                *low = f32::from(IQ4_NL[usize::from(byte & 15)]) * scale;
+                *high = f32::from(IQ4_NL[usize::from(byte >> 4)]) * scale;
             }
         }
-        let value = |code: u8, j: usize| match self {
-            Self::Iq4Nl => IQ4_NL[usize::from(code)].into(),
-            Self::Q5_0 => f32::from((code | fifths[j]) as i8 - 16),
-            _ => f32::from(code as i8 - 8),
-        };
-        for (j, ((low, high), byte)) in low.iter_mut().zip(high).zip(nibbles).enumerate() {
-            *low = value(byte & 15, j) * scale;
-            *high = value(byte >> 4, j + VALUES / 2) * scale;
-        }
-    }
-
-    /// Quantises a row of whole blocks.
-    fn quantize_row(self, x: &[f32], row: &mut [u8]) -> Result<(), Error> {
-        let blocks = row.chunks_exact_mut(self.bytes());
-        x.as_chunks().0.iter().zip(blocks).try_for_each(|(x, block)| self.quantize(x, block))
-    }
-
-    /// Decodes a row of whole blocks.
-    fn dequantize_row(self, row: &[u8], x: &mut [f32]) {
-        let blocks = row.chunks_exact(self.bytes());
-        blocks.zip(x.chunks_exact_mut(VALUES)).for_each(|(block, x)| self.dequantize(block, x));
     }
 
     /// Checks that every scale is finite.
     fn check(self, rows: &[u8], blocks_of_a_row: usize) -> Result<(), Error> {
-        let mut blocks = rows.chunks_exact(self.bytes());
-        match blocks.position(|block| !read_f16(block).is_finite()) {
-            Some(at) => Err(Error::Corrupt { block: at / blocks_of_a_row }),
-            None => Ok(()),
+        match check_scales_at(rows, self.bytes(), [0]) {
+            Err(Error::Corrupt { block }) => Err(Error::Corrupt { block: block / blocks_of_a_row }),
+            other => other,
         }
     }
 }
 
-/// Returns the value with the largest magnitude, the first among equals. The sign matters: see
-/// [`quantize_offset`].
-fn largest(x: &[f32; VALUES]) -> f32 {
-    x.iter().fold(0.0, |largest: f32, x| if x.abs() > largest.abs() { *x } else { largest })
-}
-
-/// Returns 1/scale, or 0 if that overflows f32.
-fn inverse(scale: f32) -> f32 {
-    let inverse = 1.0 / scale;
-    if inverse.is_finite() { inverse } else { 0.0 }
-}
-
-/// Rounds to the nearest integer, and halves away from zero, for magnitudes up to 127.5.
-fn round_half_away(x: f32) -> i8 {
-    let whole = x as i32;
-    let rest = x - whole as f32;
-    (whole + i32::from(rest >= 0.5) - i32::from(rest <= -0.5)) as i8
-}
-
-/// Quantises for `q4_0` and `q5_0`, and returns the scale. The value with the largest magnitude
-/// gets code 0, the lowest integer.
-fn quantize_offset(x: &[f32; VALUES], largest: f32, offset: u8, codes: &mut [u8; VALUES]) -> f32 {
-    let scale = largest / -f32::from(offset);
-    let inverse = inverse(scale);
-    *codes = x.map(|x| ((x * inverse + (f32::from(offset) + 0.5)) as u8).min(2 * offset - 1));
-    scale
-}
-
-/// Quantises for `iq4_nl`, and returns the scale.
+/// Quantises for `iq4_nl`. Returns the scale and the codes.
 ///
 /// Codes are chosen with the scale that maps the largest value to the table's first entry. The
 /// stored scale is then the best one for these codes, by least squares weighted with x².
-fn quantize_iq4_nl(x: &[f32; VALUES], largest: f32, codes: &mut [u8; VALUES]) -> f32 {
+fn quantize_iq4_nl(x: &[f32; VALUES]) -> (f32, [u8; VALUES]) {
+    let mut codes = [0; VALUES];
+    // The value with the largest magnitude, the first among equals.
+    let largest = x.iter().fold(0.0, |largest: f32, x| if x.abs() > largest.abs() { *x } else { largest });
     if largest.abs() < SMALLEST_IQ4_NL {
-        return 0.0;
+        return (0.0, codes);
     }
     let inverse = 1.0 / (largest / f32::from(IQ4_NL[0]));
     let (mut products, mut squares) = (0.0, 0.0);
-    for (x, code) in x.iter().zip(codes) {
+    for (x, code) in x.iter().zip(&mut codes) {
         let twice = 2.0 * (x * inverse);
         // Thresholds lie half way between neighbours. A value on a threshold gets the higher code.
         *code =
@@ -200,7 +149,7 @@ fn quantize_iq4_nl(x: &[f32; VALUES], largest: f32, codes: &mut [u8; VALUES]) ->
         products += weight * value * x;
         squares += weight * value * value;
     }
-    products / squares
+    (products / squares, codes)
 }
 
 /// llama.cpp's rotation of quantised caches.
@@ -369,7 +318,7 @@ format!(
 /// Rows of ggml's blocks in the format `F`: [`Q8_0Spec`], [`Q5_0Spec`], [`Q4_0Spec`] or
 /// [`Iq4NlSpec`].
 ///
-/// The bytes equal ggml's. Scores and outputs are computed on decoded rows, which is about ten
+/// The bytes equal ggml's. Scores and outputs are computed on decoded rows, which is four to ten
 /// times slower than codecs with kernels.
 ///
 /// ```
@@ -434,6 +383,20 @@ impl Rows {
     fn rotate(&self, x: &mut [f32]) {
         self.rotate.apply(self.backend, x);
     }
+
+    /// Encodes a vector. After an error the block is unspecified.
+    fn encode_over(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
+        let backend = self.backend.among_plain_code();
+        check_values_by(backend, x, MAX_VALUE)?;
+        if self.rotate == GgmlRotation::None {
+            return self.kind.quantize_row(backend, x, block);
+        }
+        with_scratch(self.dim, |z| {
+            z.copy_from_slice(x);
+            self.rotate.apply(backend, z);
+            self.kind.quantize_row(backend, z, block)
+        })
+    }
 }
 
 impl Decoded for Rows {
@@ -441,17 +404,12 @@ impl Decoded for Rows {
         self.backend
     }
 
-    fn few(&self) -> usize {
-        // Rows of `q5_0` take twice as long to decode as those of the others.
-        if self.kind == BlockType::Q5_0 { 8 } else { 1 }
-    }
-
     fn check(&self, blocks: &[u8]) -> Result<(), Error> {
         self.kind.check(blocks, self.dim / VALUES)
     }
 
-    fn decode_row(&self, block: &[u8], x: &mut [f32]) {
-        self.kind.dequantize_row(block, x);
+    fn decode_rows(&self, blocks: &[u8], x: &mut [f32]) {
+        self.kind.dequantize(self.backend, blocks, x);
     }
 }
 
@@ -466,23 +424,23 @@ impl Codec for Rows {
 
     fn encode(&self, x: &[f32], block: &mut [u8]) -> Result<(), Error> {
         check_block(self.dim, x, self.block_bytes(), block)?;
-        check_values(x, MAX_VALUE)?;
-        with_scratch(self.dim + words_for(block.len()), |memory| {
-            let (z, row) = memory.split_at_mut(self.dim);
-            z.copy_from_slice(x);
-            self.rotate.apply(self.backend.among_plain_code(), z);
+        with_scratch(words_for(block.len()), |row| {
             // Encode into scratch memory, so that an error leaves the block as it was.
             let row = bytes_of(row, block.len());
-            self.kind.quantize_row(z, row)?;
+            self.encode_over(x, row)?;
             block.copy_from_slice(row);
             Ok(())
         })
     }
 
+    fn encode_page(&self, rows: &[f32], page: &mut [u8]) -> Result<usize, Error> {
+        encode_blocks_by(self, Some(self.backend), rows, page, |x, block| self.encode_over(x, block))
+    }
+
     fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
         check_block(self.dim, x, self.block_bytes(), block)?;
         self.check(block)?;
-        self.decode_row(block, x);
+        self.kind.dequantize(self.backend, block, x);
         self.rotate(x);
         Ok(())
     }

@@ -343,7 +343,7 @@ impl Codec for Core {
                             .iter_mut()
                             .zip(batch)
                             .for_each(|(slot, query)| *slot = &query[number * words..][..words]);
-                        codec.score_rows(&codec.format(), &prepared[..batch.len()], &half, found)?;
+                        codec.score_rows(&codec.format(), &prepared[..batch.len()], &[half], found)?;
                     }
                     let found = fine.chunks_exact(rows).zip(coarse.chunks_exact(rows));
                     for (scores, (fine, coarse)) in scores.chunks_exact_mut(count).zip(found) {
@@ -367,7 +367,7 @@ impl Codec for Core {
             for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
                 let halves = self.halves().into_iter().zip(self.rows(blocks));
                 for ((codec, rows), acc) in halves.zip(acc.chunks_exact_mut(dim / 2)) {
-                    codec.accumulate_rows(weights, &rows, acc);
+                    codec.accumulate_rows(weights, &[rows], acc);
                 }
             }
         }

@@ -232,7 +232,7 @@ impl Core {
     fn score_rows(&self, blocks: &[u8], queries: &[IntQuery], scores: &mut [f32]) -> Result<(), Error> {
         let (packing, integers) = (self.affine.packing(), self.integers());
         if let Some(rows) = self.plain(blocks) {
-            self.backend.score_codes(packing, &rows, integers, 1.0, queries, scores);
+            self.backend.score_codes(packing, &[rows], integers, 1.0, queries, scores);
             return Ok(());
         }
         scores.fill(0.0);
@@ -249,7 +249,7 @@ impl Core {
                 }
                 let parts = &parts[..queries.len()];
                 let score = with_scratch(parts.len() * zeros.len(), |found| {
-                    backend.score_codes(packing, rows, integers, 1.0, parts, found);
+                    backend.score_codes(packing, &[*rows], integers, 1.0, parts, found);
                     let of_queries = found.chunks_exact(zeros.len()).zip(scores.chunks_exact_mut(count));
                     for (part, (found, scores)) in parts.iter().zip(of_queries) {
                         let sum =
@@ -271,7 +271,7 @@ impl Core {
     fn accumulate_rows(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         let (packing, integers, dim) = (self.affine.packing(), self.integers(), self.dim());
         if let Some(rows) = self.plain(blocks) {
-            self.backend.accumulate_codes(packing, &rows, integers, 1.0, weights, acc);
+            self.backend.accumulate_codes(packing, &[rows], integers, 1.0, weights, acc);
             return Ok(());
         }
         let count = blocks.len() / self.block_bytes();
@@ -289,7 +289,7 @@ impl Core {
                     {
                         ours.copy_from_slice(&weights[first..][..zeros.len()]);
                     }
-                    backend.accumulate_codes(packing, rows, integers, 1.0, ours, sums);
+                    backend.accumulate_codes(packing, &[*rows], integers, 1.0, ours, sums);
                     let of_queries = ours.chunks_exact(zeros.len()).zip(sums.chunks_exact(width));
                     for ((weights, sums), acc) in of_queries.zip(acc.chunks_exact_mut(dim)) {
                         let zero =

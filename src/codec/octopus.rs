@@ -23,7 +23,7 @@ mod spec;
 
 pub use spec::{NormFormat, OctopusSpec, Rounding, Tail};
 
-use super::planes::{CentreCode, LEAD, Pages, Rotated, rows_of, take_planes};
+use super::planes::{CentreCode, LEAD, Pages, Rotated, per_page, rows_of, take_planes};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
@@ -223,18 +223,28 @@ impl Rotated for Core {
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
-        rows: &Rows,
+        pages: &[Rows],
         scores: &mut [f32],
     ) -> Result<(), Error> {
         let (shape, backend) = (self.shape(), self.backend);
-        if self.is_int() {
-            return format.in_int_batches(queries, scores, |q, s| backend.score_triplets(&shape, rows, q, s));
+        let mut scores = scores.chunks_exact_mut(per_page(pages, queries.len()));
+        for (rows, scores) in pages.iter().zip(&mut scores) {
+            if self.is_int() {
+                format.in_int_batches(queries, scores, |q, s| backend.score_triplets(&shape, rows, q, s))?;
+            } else {
+                format.in_float_batches(queries, scores, |q, s| {
+                    backend.score_triplets_floats(&shape, rows, q, s);
+                })?;
+            }
         }
-        format.in_float_batches(queries, scores, |q, s| backend.score_triplets_floats(&shape, rows, q, s))
+        Ok(())
     }
 
-    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
-        self.backend.accumulate_triplets(&self.shape(), rows, weights, acc);
+    fn accumulate_rows(&self, weights: &[f32], pages: &[Rows], acc: &mut [f32]) {
+        let each = per_page(pages, acc.len() / self.dim());
+        for (rows, weights) in pages.iter().zip(weights.chunks_exact(each)) {
+            self.backend.accumulate_triplets(&self.shape(), rows, weights, acc);
+        }
     }
 }
 
@@ -353,7 +363,7 @@ impl Codec for Core {
         format.check(queries)?;
         let check = || self.check_block_norms(blocks, stride);
         score_checked(self.scores_tell_norms(), queries, scores, check, |s| {
-            self.score_rows(&format, queries, &rows, s)
+            self.score_rows(&format, queries, &[rows], s)
         })
     }
 
@@ -361,7 +371,7 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
         self.check_block_norms(blocks, stride)?;
-        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
+        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
         Ok(())
     }
 

@@ -11,8 +11,9 @@ use super::{Codec, SMALLEST_NORM, norm, read_f16, to_f16};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, lloyd_max};
+use crate::page::in_page;
 use crate::rotation::Rotation;
-use octaplex_arch::{Packing, Rows};
+use octaplex_arch::{MAX_PAGES, Packing, Rows};
 
 /// Bytes in front of a row of planes that belong to the row before it.
 ///
@@ -69,36 +70,42 @@ pub trait Planes: Codec {
     /// [`Error::Corrupt`] for planes that no encoder writes.
     fn decode_planes(&self, rows: &PlaneRows, row: usize, x: &mut [f32]) -> Result<(), Error>;
 
-    /// Scores every prepared query with every row, laid out \[query]\[row], as [`Codec::score`]
-    /// does on blocks.
+    /// Scores every prepared query with every row of some pages, laid out \[page]\[query]\[row], as
+    /// [`Codec::score`] does on blocks. There are at most 64 queries.
     ///
     /// # Errors
-    /// As [`Codec::score`].
-    fn score_planes(&self, queries: &[&[f32]], rows: &PlaneRows, scores: &mut [f32]) -> Result<(), Error> {
-        let count = rows.count();
+    /// As [`Codec::score`]. A corrupt block is counted over all pages.
+    fn score_planes(&self, queries: &[&[f32]], pages: &PlanePages, scores: &mut [f32]) -> Result<(), Error> {
+        let count = pages.count();
         with_scratch(self.dim(), |x| {
-            for row in 0..count {
-                self.decode_planes(rows, row, x)?;
-                for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
-                    scores[row] = Kernels::SCALAR.dot(query, x);
+            let scores = scores.chunks_exact_mut(per_page(pages.rows(), queries.len()));
+            for (page, (rows, scores)) in pages.iter().zip(scores).enumerate() {
+                for row in 0..count {
+                    self.decode_planes(&rows, row, x).map_err(|error| in_page(error, page, count))?;
+                    for (query, scores) in queries.iter().zip(scores.chunks_exact_mut(count)) {
+                        scores[row] = Kernels::SCALAR.dot(query, x);
+                    }
                 }
             }
             Ok(())
         })
     }
 
-    /// Adds Σ weight·v̂ over the rows to `acc`, in the codec's basis, as [`Codec::accumulate`] does
-    /// on blocks.
+    /// Adds Σ weight·v̂ over the rows of some pages to `acc`, in the codec's basis, as
+    /// [`Codec::accumulate`] does on blocks. Weights are laid out \[page]\[query]\[row].
     ///
     /// # Errors
-    /// As [`Codec::accumulate`].
-    fn accumulate_planes(&self, weights: &[f32], rows: &PlaneRows, acc: &mut [f32]) -> Result<(), Error> {
-        let (count, dim) = (rows.count(), self.dim());
+    /// As [`Codec::accumulate`]. A corrupt block is counted over all pages.
+    fn accumulate_planes(&self, weights: &[f32], pages: &PlanePages, acc: &mut [f32]) -> Result<(), Error> {
+        let (count, dim) = (pages.count(), self.dim());
         with_scratch(dim, |x| {
-            for row in 0..count {
-                self.decode_planes(rows, row, x)?;
-                for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
-                    acc.iter_mut().zip(&*x).for_each(|(acc, x)| *acc += weights[row] * x);
+            let weights = weights.chunks_exact(per_page(pages.rows(), acc.len() / dim));
+            for (page, (rows, weights)) in pages.iter().zip(weights).enumerate() {
+                for row in 0..count {
+                    self.decode_planes(&rows, row, x).map_err(|error| in_page(error, page, count))?;
+                    for (weights, acc) in weights.chunks_exact(count).zip(acc.chunks_exact_mut(dim)) {
+                        acc.iter_mut().zip(&*x).for_each(|(acc, x)| *acc += weights[row] * x);
+                    }
                 }
             }
             Ok(())
@@ -155,6 +162,47 @@ impl<'a> PlaneRows<'a> {
     }
 }
 
+/// The rows of some pages of a head, up to [`MAX_PAGES`] that follow each other. All have the same
+/// number of rows.
+///
+/// Kernels prepare tables and queries once for all of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanePages<'a> {
+    pages: [Rows<'a>; MAX_PAGES],
+    len: usize,
+}
+
+impl<'a> PlanePages<'a> {
+    /// Adds the rows of a page. It is lost if there are [`MAX_PAGES`] already.
+    pub(crate) fn push(&mut self, rows: PlaneRows<'a>) {
+        if let Some(page) = self.pages.get_mut(self.len) {
+            *page = rows.0;
+            self.len += 1;
+        }
+    }
+
+    /// Returns the rows of each page.
+    pub fn iter(&self) -> impl Iterator<Item = PlaneRows<'a>> {
+        self.rows().iter().map(|rows| PlaneRows(*rows))
+    }
+
+    /// Returns the number of rows of a page.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.rows().first().map_or(0, Rows::count)
+    }
+
+    /// Returns the pages in the form that kernels take.
+    fn rows(&self) -> &[Rows<'a>] {
+        self.pages.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// Returns the values that a page has for all queries, at least 1.
+pub(crate) fn per_page(pages: &[Rows], queries: usize) -> usize {
+    (queries * pages.first().map_or(0, Rows::count)).max(1)
+}
+
 /// A codec of this library with a norm and planes in a rotated basis, and its kernels.
 pub(crate) trait Rotated: Codec {
     fn backend(&self) -> Kernels;
@@ -175,18 +223,19 @@ pub(crate) trait Rotated: Codec {
     /// inside the row is not read.
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error>;
 
-    /// Scores rows whose norms are finite.
+    /// Scores pages of rows whose norms are finite, laid out \[page]\[query]\[row]. If there is more
+    /// than one page, there are at most [`QUERY_BATCH`](super::query::QUERY_BATCH) queries.
     fn score_rows(
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
-        rows: &Rows,
+        pages: &[Rows],
         scores: &mut [f32],
     ) -> Result<(), Error>;
 
-    /// Adds weighted rows. Norms must be finite, and weights at most
-    /// [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
-    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]);
+    /// Adds weighted rows of pages. Norms must be finite, and weights, laid out
+    /// \[page]\[query]\[row], at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
+    fn accumulate_rows(&self, weights: &[f32], pages: &[Rows], acc: &mut [f32]);
 }
 
 impl<C: Rotated> Planes for C {
@@ -204,12 +253,12 @@ impl<C: Rotated> Planes for C {
         Ok(())
     }
 
-    fn score_planes(&self, queries: &[&[f32]], rows: &PlaneRows, scores: &mut [f32]) -> Result<(), Error> {
-        self.score_rows(&self.format(), queries, &rows.0, scores)
+    fn score_planes(&self, queries: &[&[f32]], pages: &PlanePages, scores: &mut [f32]) -> Result<(), Error> {
+        self.score_rows(&self.format(), queries, pages.rows(), scores)
     }
 
-    fn accumulate_planes(&self, weights: &[f32], rows: &PlaneRows, acc: &mut [f32]) -> Result<(), Error> {
-        self.accumulate_rows(weights, &rows.0, acc);
+    fn accumulate_planes(&self, weights: &[f32], pages: &PlanePages, acc: &mut [f32]) -> Result<(), Error> {
+        self.accumulate_rows(weights, pages.rows(), acc);
         Ok(())
     }
 
@@ -317,7 +366,7 @@ impl CentreCode<'_> {
         let rows = rows_of(bytes, stride, centre_bytes(dim), dim);
         self.format.in_int_batches(queries, scores, |queries, scores| {
             let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-            self.backend.score_codes(PACKING, &rows, centroids, scale, queries, scores);
+            self.backend.score_codes(PACKING, &[rows], centroids, scale, queries, scores);
         })
     }
 }

@@ -167,7 +167,7 @@ impl<C: Coarse> Codec for Sketched<C> {
             scores,
             || self.check_norms(blocks),
             |scores| {
-                self.coarse.score_rows(&format, queries, &self.rows(blocks), scores)?;
+                self.coarse.score_rows(&format, queries, &[self.rows(blocks)], scores)?;
                 self.sketch.score(&format, queries, &self.signs(blocks), scores)
             },
         )
@@ -176,7 +176,7 @@ impl<C: Coarse> Codec for Sketched<C> {
     fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
         check_accumulate(weights, blocks, self.block_bytes(), acc, self.dim())?;
         self.check_norms(blocks)?;
-        self.coarse.accumulate_rows(weights, &self.rows(blocks), acc);
+        self.coarse.accumulate_rows(weights, &[self.rows(blocks)], acc);
         self.sketch.accumulate(weights, &self.signs(blocks), acc)
     }
 

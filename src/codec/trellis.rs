@@ -397,16 +397,16 @@ impl Rotated for Core {
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
-        rows: &Rows,
+        pages: &[Rows],
         scores: &mut [f32],
     ) -> Result<(), Error> {
         format.in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_trellis(self.book.codebook(), rows, self.unit, queries, scores);
+            self.backend.score_trellis(self.book.codebook(), pages, self.unit, queries, scores);
         })
     }
 
-    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
-        self.backend.accumulate_trellis(self.book.codebook(), rows, self.unit, weights, acc);
+    fn accumulate_rows(&self, weights: &[f32], pages: &[Rows], acc: &mut [f32]) {
+        self.backend.accumulate_trellis(self.book.codebook(), pages, self.unit, weights, acc);
     }
 }
 
@@ -469,7 +469,7 @@ impl Codec for Core {
         self.format().check(queries)?;
         let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
         score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
-            self.score_rows(&self.format(), queries, &rows, scores)
+            self.score_rows(&self.format(), queries, &[rows], scores)
         })
     }
 
@@ -477,7 +477,7 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
         check_scales(blocks, stride, 1)?;
-        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
+        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
         Ok(())
     }
 

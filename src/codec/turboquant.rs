@@ -408,18 +408,18 @@ impl Rotated for Core {
         &self,
         format: &QueryFormat,
         queries: &[&[f32]],
-        rows: &Rows,
+        pages: &[Rows],
         scores: &mut [f32],
     ) -> Result<(), Error> {
         let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
         format.in_int_batches(queries, scores, |queries, scores| {
-            self.backend.score_codes(self.packing, rows, centroids, scale, queries, scores);
+            self.backend.score_codes(self.packing, pages, centroids, scale, queries, scores);
         })
     }
 
-    fn accumulate_rows(&self, weights: &[f32], rows: &Rows, acc: &mut [f32]) {
+    fn accumulate_rows(&self, weights: &[f32], pages: &[Rows], acc: &mut [f32]) {
         let (centroids, scale) = (self.codebook.centroids(), self.codebook.scale());
-        self.backend.accumulate_codes(self.packing, rows, centroids, scale, weights, acc);
+        self.backend.accumulate_codes(self.packing, pages, centroids, scale, weights, acc);
     }
 }
 
@@ -506,7 +506,7 @@ impl Codec for Core {
         self.format().check(queries)?;
         let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
         score_checked(self.scores_tell_norms(), queries, scores, check, |scores| {
-            self.score_rows(&self.format(), queries, &rows, scores)
+            self.score_rows(&self.format(), queries, &[rows], scores)
         })
     }
 
@@ -514,7 +514,7 @@ impl Codec for Core {
         let stride = self.block_bytes();
         check_accumulate(weights, blocks, stride, acc, self.dim())?;
         check_scales(blocks, stride, 1)?;
-        self.accumulate_rows(weights, &rows_of(blocks, stride, stride, self.dim()), acc);
+        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! Pages of blocks: the format that fits every codec.
 
-use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance};
+use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance, in_page};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::query::QUERY_BATCH;
@@ -78,15 +78,21 @@ impl PageFormat for Blocks<'_> {
         let count = queries.prepared.len();
         for (page, (part, scores)) in parts.zip(scores.chunks_exact_mut(count * self.tokens)).enumerate() {
             self.backend.prefetch(part.ahead);
-            self.codec.score(queries.prepared, part.rows, scores)?;
+            let scored = self.codec.score(queries.prepared, part.rows, scores);
+            scored.map_err(|error| in_page(error, page, self.tokens))?;
             queries.score_centre(self.backend, self.codec.dim(), page, part.centre, offsets);
         }
         Ok(())
     }
 
-    fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error> {
-        self.backend.prefetch(part.ahead);
-        self.codec.accumulate(weights, part.rows, acc)
+    fn accumulate(&self, weights: &[f32], parts: &[Part], acc: &mut [f32]) -> Result<(), Error> {
+        let each = (acc.len() / self.codec.dim() * self.tokens).max(1);
+        for (page, (part, weights)) in parts.iter().zip(weights.chunks_exact(each)).enumerate() {
+            self.backend.prefetch(part.ahead);
+            let added = self.codec.accumulate(weights, part.rows, acc);
+            added.map_err(|error| in_page(error, page, self.tokens))?;
+        }
+        Ok(())
     }
 }
 

@@ -10,15 +10,15 @@
 //! graded    rows    │ fine: token 0 │ fine: token 1 │ … │ coarse: token 0 │ coarse: token 1 │ …
 //! ```
 
-use super::{PageFormat, Part, PartMut, Queries, Shape, balance, norms};
+use super::{PageFormat, Part, PartMut, Queries, Shape, balance, in_page, norms};
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::planes::{LEAD, Pages, PlaneRows, Planes};
+use crate::codec::planes::{LEAD, Pages, PlanePages, PlaneRows, Planes};
 use crate::codec::query::{QUERY_BATCH, each_batch};
 use crate::codec::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use crate::codec::{Codec, check_values};
 use core::ops::Range;
-use octaplex_arch::MAX_DIM;
+use octaplex_arch::{MAX_DIM, MAX_PAGES};
 
 /// The number of rows whose channels are gathered before they are encoded. It is the batch size of
 /// the encoders.
@@ -99,30 +99,37 @@ impl<'a> Lean<'a> {
         (MAX_SCRATCH / self.shape.tokens.max(1) - 1).min(count)
     }
 
-    /// Scores a page. With two halves, a score is the sum of the products of both.
+    /// Returns the pages that are scored together: as many as fit into memory.
+    fn together(&self, count: usize) -> usize {
+        let each = self.shape.tokens * if self.shape.halves() > 1 { 1 + count } else { 1 };
+        (MAX_SCRATCH / each.max(1)).clamp(1, MAX_PAGES)
+    }
+
+    /// Scores some pages. With two halves, a score is the sum of the products of both.
     ///
-    /// `memory` has a value for each token, and if there are two halves also for the scores of a
-    /// [`batch`](Self::batch) of queries.
-    fn score_page(
+    /// `memory` has a value for each token, and if there are two halves also for each score. If it
+    /// has less, for a single page, it has values for the scores of a [`batch`](Self::batch).
+    fn score_pages(
         &self,
         queries: &[Option<[&[f32]; QUERY_BATCH]>; 2],
         count: usize,
-        part: &Part,
+        parts: &[Part],
         scores: &mut [f32],
         memory: &mut [f32],
     ) -> Result<(), Error> {
-        let (norms, more) = memory.split_at_mut(self.shape.tokens);
+        let (norms, more) = memory.split_at_mut(parts.len() * self.shape.tokens);
         for (half, queries) in self.halves().zip(queries.iter().flatten()) {
             let queries = &queries[..count];
-            let rows = half.read(part, norms)?;
+            let pages = half.pages(parts, norms)?;
             if half.number == 0 {
-                half.planes.score_planes(queries, &rows, scores)?;
+                half.planes.score_planes(queries, &pages, scores)?;
                 continue;
             }
+            let batch = if parts.len() > 1 { count } else { self.batch(count) };
             let mut scored = Ok(());
-            each_batch(self.batch(count).max(1), queries, scores, |queries, scores| {
+            each_batch(batch.max(1), queries, scores, |queries, scores| {
                 let more = &mut more[..scores.len()];
-                scored = scored.and_then(|()| half.planes.score_planes(queries, &rows, more));
+                scored = scored.and_then(|()| half.planes.score_planes(queries, &pages, more));
                 scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
             });
             scored?;
@@ -138,6 +145,16 @@ impl Half<'_> {
         let rows = self.rows.start..self.rows.end + LEAD;
         let ahead = part.ahead.get(rows.clone()).unwrap_or_default();
         Ok(PlaneRows::new(&part.rows[rows], self.row, self.planes.dim(), norms, ahead))
+    }
+
+    /// Returns the rows of pages, and decodes their norms into `norms`.
+    fn pages<'r>(&self, parts: &[Part<'r>], norms: &'r mut [f32]) -> Result<PlanePages<'r>, Error> {
+        let mut pages = PlanePages::default();
+        let tokens = norms.len() / parts.len().max(1);
+        for (page, (part, norms)) in parts.iter().zip(norms.chunks_exact_mut(tokens.max(1))).enumerate() {
+            pages.push(self.read(part, norms).map_err(|error| in_page(error, page, tokens))?);
+        }
+        Ok(pages)
     }
 
     /// Selects the words of this half from prepared queries.
@@ -254,17 +271,35 @@ impl PageFormat for Lean<'_> {
             let (found, memory) = memory.split_at_mut(offsets.len());
             let centres = bytes_of(memory, most);
             let (mut len, mut end) = (0, 0);
-            let own = tokens * if self.shape.halves() > 1 { 1 + self.batch(count) } else { 1 };
-            with_scratch(own, |memory| {
-                let pages = (&mut *parts).zip(scores.chunks_exact_mut(count * tokens));
-                for (page, (part, scores)) in pages.enumerate() {
-                    self.score_page(&of_half, count, &part, scores, memory)?;
-                    len = part.centre.len();
-                    if self.is_coded(len) {
-                        centres[end..end + len].copy_from_slice(part.centre);
-                        end += len;
-                    } else {
-                        queries.score_centre(self.backend, self.shape.dim, page, part.centre, offsets);
+            let together = self.together(count).min(each);
+            let more = match (self.shape.halves(), together) {
+                (1, _) => 0,
+                (_, 1) => self.batch(count),
+                _ => together * count,
+            };
+            with_scratch(tokens * (together + more), |memory| {
+                let mut page = 0;
+                for scores in scores.chunks_mut((together * count * tokens).max(1)) {
+                    let (mut some, mut found) = ([Part::default(); MAX_PAGES], 0);
+                    for (place, part) in some[..scores.len() / (count * tokens)].iter_mut().zip(&mut *parts) {
+                        (*place, found) = (part, found + 1);
+                    }
+                    if found == 0 {
+                        break;
+                    }
+                    let some = &some[..found];
+                    let scores = &mut scores[..found * count * tokens];
+                    let scored = self.score_pages(&of_half, count, some, scores, memory);
+                    scored.map_err(|error| in_page(error, page, tokens))?;
+                    for part in some {
+                        len = part.centre.len();
+                        if self.is_coded(len) {
+                            centres[end..end + len].copy_from_slice(part.centre);
+                            end += len;
+                        } else {
+                            queries.score_centre(self.backend, self.shape.dim, page, part.centre, offsets);
+                        }
+                        page += 1;
                     }
                 }
                 Ok(())
@@ -284,13 +319,12 @@ impl PageFormat for Lean<'_> {
         })
     }
 
-    fn accumulate(&self, weights: &[f32], part: &Part, acc: &mut [f32]) -> Result<(), Error> {
+    fn accumulate(&self, weights: &[f32], parts: &[Part], acc: &mut [f32]) -> Result<(), Error> {
         let [Some(half), None] = &self.halves else {
             return Err(Error::Unsupported { why: "values have no halves of channels" });
         };
-        with_scratch(self.shape.tokens, |norms| {
-            let rows = half.read(part, norms)?;
-            half.planes.accumulate_planes(weights, &rows, acc)
+        with_scratch(parts.len() * self.shape.tokens, |norms| {
+            half.planes.accumulate_planes(weights, &half.pages(parts, norms)?, acc)
         })
     }
 }

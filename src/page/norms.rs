@@ -136,11 +136,13 @@ pub(crate) fn decode(bytes: &[u8], norms: &mut [f32]) -> Result<(), Error> {
     let scale = &SCALES[usize::from(bytes[2]) % OCTAVES.len()];
     let unit = largest.to_f32() / f32::from(TOP);
     let norm = |codes: u32, i: usize| scale[(codes >> (i * usize::from(BITS))) as usize % LEVELS] * unit;
-    // Three bytes are four codes. A chunk's last page may have any number of rows.
+    // Three bytes are four codes, read together with the byte before them. A chunk's last page may
+    // have any number of rows.
     let (fours, rest) = norms.as_chunks_mut::<4>();
     let last = bytes.get(HEAD + 3 * fours.len()..).unwrap_or_default();
-    for ([a, b, c], norms) in bytes[HEAD..].as_chunks().0.iter().zip(fours) {
-        let codes = u32::from_le_bytes([*a, *b, *c, 0]);
+    for (i, norms) in fours.iter_mut().enumerate() {
+        let word = bytes.get(HEAD - 1 + 3 * i..).and_then(<[u8]>::first_chunk);
+        let codes = u32::from_le_bytes(*word.unwrap_or(&[0; 4])) >> 8;
         *norms = [norm(codes, 0), norm(codes, 1), norm(codes, 2), norm(codes, 3)];
     }
     let codes = last.iter().rev().fold(0, |codes, byte| codes << 8 | u32::from(*byte));

@@ -1,4 +1,4 @@
-//! What the balance is decided from, and what it cannot do: cost anything where channels are alike.
+//! The balance: which tokens decide it, and that it costs nothing if channels are alike.
 
 use super::{attend, spec};
 use crate::common::{Random, bits, four_bits};
@@ -81,7 +81,7 @@ fn a_large_channel_is_balanced() {
         cache.scores(0, 1, &query, &mut scores).unwrap();
         let exact: Vec<f64> =
             keys[TOKENS * DIM..].chunks_exact(DIM).map(|key| super::dot(&query, key)).collect();
-        // Pages only: what is open is exact.
+        // Pages only: tokens outside of pages are exact.
         scores.iter().zip(&exact).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum::<f64>()
     };
     let (off, on, calibrated) = (error(false, false), error(true, false), error(true, true));
@@ -155,7 +155,7 @@ fn the_balance_does_not_depend_on_append_sizes_or_queries() {
     }
 }
 
-/// A few queries say too little to go by: they leave what the keys alone decide.
+/// A few queries are too little data: the balance is that of the keys alone.
 #[test]
 fn thirty_two_queries_are_enough() {
     let keys = keys(|channel| 1.0 + channel as f32, 5);

@@ -1,4 +1,4 @@
-//! Codecs for so many bits or bytes: as many as fit, and no more.
+//! Codecs for a number of bits or bytes: the largest that fit, and never more.
 
 use super::spec;
 use octaplex::cache::Finer;

@@ -1,4 +1,4 @@
-//! A cache by [`KvCache::builder`]: what it chooses, and what it refuses.
+//! The choices and the refusals of [`KvCache::builder`].
 
 use octaplex::{CacheConfig, CodecSpec, Error, KvCache};
 
@@ -24,7 +24,7 @@ fn bits_and_codecs_are_those_of_configurations() {
     let spec: CodecSpec = "int:bits=8".parse().unwrap();
     let cache = KvCache::builder(1, 2, 128, 1000).keys("turboquant:bits=3").values(spec).build().unwrap();
     assert_eq!(codecs(&cache), [["turboquant:bits=3".to_string(), "int:bits=8".to_string()]]);
-    // What is not named stays as recommended.
+    // Settings that are not named stay as recommended.
     let cache = KvCache::builder(1, 2, 128, 1000).values("f16").build().unwrap();
     assert_eq!(codecs(&cache), [["graded".to_string(), "f16".to_string()]]);
     let builder = KvCache::builder(1, 2, 128, 1000).value_dim(64).sliding_window(300).query_heads(8);

@@ -1,5 +1,5 @@
-//! Rollbacks that go further back than `max_rollback`: where pages are cut, what they decode to, and what a sliding window then
-//! counts as dropped.
+//! Rollbacks that go further back than `max_rollback`: where pages are cut, the tokens that they decode to, and the tokens
+//! that a sliding window then counts as dropped.
 
 use super::{attend, spec};
 use crate::common::{Random, bits};
@@ -65,7 +65,7 @@ fn what_pages_decode_to_is_held_by_the_window() {
     }
 }
 
-/// A layer that is cut back to its beginning no longer counts what it has dropped.
+/// A layer that is cut back to its beginning no longer counts the dropped tokens.
 #[test]
 fn a_sliding_layer_that_starts_anew_has_dropped_nothing() {
     let rows = Random::new(2).gaussians(600 * DIM);

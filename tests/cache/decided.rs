@@ -1,5 +1,5 @@
-//! What the first page that closes decides of a head, seen in snapshots: balance, order of the channels, prefix centre; and that
-//! a rollback which opens that page again leaves nothing of it.
+//! Decisions of the first page that closes, seen in snapshots: a head's balance, order of channels and prefix centre. A
+//! rollback that opens the page again undoes them all.
 
 use super::{attend, spec};
 use crate::common::{Random, bits, four_bits};

@@ -133,7 +133,7 @@ fn a_layer_refuses_what_does_not_fit() {
     assert!(matches!(layer.append(&many, &many, &mut []), Err(Error::Length { .. })));
     assert_eq!(layer.tokens(), 10);
 
-    // A snapshot with more tokens than there is room for.
+    // A snapshot with more tokens than fit.
     layer.append(&many, &many, &mut scratch).unwrap();
     let mut snapshot = Vec::new();
     layer.save(&mut |piece| snapshot.extend_from_slice(piece));

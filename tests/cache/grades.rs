@@ -79,8 +79,8 @@ fn queries_say_which_count() {
     }
 }
 
-/// What scores are made of is what decodes, sorted or not; a saved cache gives the same bits, and signs that are not half
-/// of all are refused.
+/// Scores equal those of the decoded keys, sorted or not. A saved cache gives the same bits, and signs that are not half of all
+/// are refused.
 #[test]
 fn scores_are_products_with_what_decodes() {
     let keys = rows(4.0, TOKENS, 6);
@@ -117,7 +117,7 @@ fn scores_are_products_with_what_decodes() {
     }
 }
 
-/// A rollback opens the first page, whose channels are then sorted again by what comes instead.
+/// A rollback opens the first page, and the new tokens decide the order of its channels again.
 #[test]
 fn a_rollback_takes_the_grades_back() {
     let [first, second] = [rows(4.0, TOKENS, 8), rows(0.25, TOKENS, 9)];

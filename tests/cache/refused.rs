@@ -1,4 +1,4 @@
-//! What a cache refuses, when, and that it is then as it was.
+//! Refusals of a cache: when they come, and that the cache stays as it was.
 
 use super::{attend, spec};
 use crate::common::{Any, Random, bits, four_bits};
@@ -117,7 +117,7 @@ fn keys_are_refused_when_they_come_or_never() {
                         assert!(matches!(error, Error::Row { what: "keys", row: 0, .. }), "{error}");
                         assert_eq!(cache.stats(), before);
                         refused += 1;
-                        // What closes pages is never what is refused.
+                        // Tokens that only close pages are never refused.
                         cache.append(0, &one(30.0), &[1.0; 64]).unwrap_or_else(|error| {
                             panic!("{keys}, {center:?}, balance {balance}, token {token}: {error}")
                         });
@@ -133,7 +133,7 @@ fn keys_are_refused_when_they_come_or_never() {
 
 #[test]
 fn a_refused_page_leaves_a_full_sliding_layer_as_it_was() {
-    // Four pages see all of the window, and there is no room for a fifth.
+    // Four pages see all of the window, and a fifth does not fit.
     let config = four_bits(LayerConfig::new(1, 32, 319))
         .layer(7)
         .recent_window(0)
@@ -198,7 +198,7 @@ fn memory_that_nobody_has_is_refused() {
     assert_eq!(words, "cannot allocate 7 bytes for a test");
 }
 
-/// A codec that refuses what is not below a norm of 1024, the least that a codec may refuse.
+/// A codec that refuses norms of 1024 and more, the lowest limit that a codec may have.
 #[derive(Clone)]
 struct Strict;
 

@@ -148,7 +148,7 @@ fn the_balance_and_the_prefix_are_taken_back() {
             cache.append(0, &rows.tokens[70 * DIM..200 * DIM], &rows.tokens[70 * DIM..200 * DIM]).unwrap();
         }
         assert!(plain.save() == drafted.save(), "{center:?}");
-        // What was calibrated stays.
+        // A calibrated balance stays.
         let mut calibrated = KvCache::new([config], Backend::detect()).unwrap();
         calibrated.calibrate(0, &wild, &[]).unwrap();
         let empty = calibrated.save();
@@ -195,7 +195,7 @@ fn a_rollback_that_would_lose_visible_tokens_is_refused() {
     cache.truncate(240).unwrap();
 }
 
-/// A block of queries that begins so far back that the layer has dropped what they see.
+/// A block of queries that begins so early that the layer has dropped their tokens.
 #[test]
 fn a_block_of_queries_sees_everything_or_is_refused() {
     let rows = Rows::new(5);
@@ -223,7 +223,7 @@ fn no_rollback_brings_evicted_tokens_back() {
     assert_eq!(held, (0..132).chain(196..240).collect::<Vec<_>>());
 }
 
-/// What forks share is counted once, and layers can be attended from several threads.
+/// Bytes that forks share count once, and layers can be attended from several threads.
 #[test]
 fn forks_share_and_threads_attend() {
     let rows = Rows::new(7);

@@ -1,4 +1,4 @@
-//! What cells hold after a fixed sequence of calls, and what attention gives: the same on every backend, and as before.
+//! Cells after a fixed sequence of calls, and attention on them: the same on every backend, and as before.
 //! `OCTAPLEX_BLESS=1 cargo test --test suite cells::golden` rewrites `golden.txt`.
 //!
 //! A line `case KEYS VALUES WIDTH` opens a case. Lines `STEP BYTES KEYS VALUES ATTENTION` follow: bytes of both sides, and

@@ -86,7 +86,7 @@ fn numbers_at_the_limits_are_refused() {
         assert!(cells.read_rows(from.clone(), &mut [f16::ONE; 64]).is_err());
         assert!(cells.map_rows(from, &mut |_, _| {}).is_err());
     }
-    // Nothing is asked for: nothing happens.
+    // An empty call changes nothing.
     cells.write_rows(256, &[]).unwrap();
     cells.set_rows(&[], &[]).unwrap();
     cells.read_rows(256..256, &mut []).unwrap();

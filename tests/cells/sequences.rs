@@ -1,4 +1,4 @@
-//! The first cells of sequences stay exact, wherever they are: sequences that share a stream, beside exact cells.
+//! The first cells of sequences stay exact, wherever they are: sequences that share a stream, compared with exact cells.
 
 use crate::common::Random;
 use half::f16;
@@ -20,7 +20,7 @@ struct Host {
     owners: Vec<Option<(usize, usize)>>,
     head: usize,
     random: Random,
-    /// What all first tokens of sequences have in common, and all queries look for.
+    /// A direction that all first tokens of sequences share, and that all queries look for.
     sink: Vec<f32>,
     /// Squared errors and squares of the outputs of each sequence.
     errors: Vec<[f64; 2]>,
@@ -122,7 +122,7 @@ impl Host {
 
     fn check_bytes(&self) {
         for side in &self.coded {
-            // A balance a head; where each head of a page ends, and what lies before its rows.
+            // A balance for each head; the end of each head's page, and the bytes before its rows.
             let more = 4 * WIDTH + (4 * HEADS + 2) * self.cells() / 64;
             let (bytes, promised) = (side.bytes(), side.config().required_bytes());
             assert!(side.is_unsettled() || bytes <= promised + more, "{bytes} of {promised}");
@@ -183,7 +183,7 @@ fn sequences_may_begin_at_the_same_time() {
     assert!((0..3).all(|sequence| host.is_exact(sequence)));
 }
 
-/// A conversation that goes on keeps its exact cells while others come and go. Memory stays as promised.
+/// A conversation keeps its exact cells while other sequences come and go. Memory stays as promised.
 #[test]
 fn exact_cells_that_nobody_sees_give_way() {
     let mut host = Host::new(1024, 2, Backend::detect(), 5);
@@ -197,7 +197,7 @@ fn exact_cells_that_nobody_sees_give_way() {
         cells.push(host.cells_of(1));
     }
     assert!(host.is_exact(0) && host.is_exact(1));
-    // Of those that are over and whose cells nobody took since, the oldest are coded now.
+    // Of the finished sequences whose cells are not reused, the oldest are coded now.
     let taken = |cell: usize| host.owners[cell].is_some();
     let over = cells.iter().filter(|cells| !cells.iter().any(|cell| taken(*cell)));
     let exact: Vec<bool> =
@@ -212,7 +212,7 @@ fn cells_of_another_token_are_not_exact_for_long() {
     host.batch(&[1; 64]);
     host.batch(&[0; 200]);
     assert!(host.is_exact(0));
-    // The sequence goes on elsewhere from position 2, and others take its cells.
+    // The sequence continues elsewhere from position 2, and others take its cells.
     let first = host.cells_of(0)[2];
     host.forget(0, 2);
     host.head = first + 1;

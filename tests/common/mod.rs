@@ -1,4 +1,4 @@
-//! What the tests share: codecs behind run-time widths (without `alloc`, so that every build is tested alike),
+//! Helpers of the tests: codecs behind run-time widths (without `alloc`, so that every build is tested alike),
 //! seeded vectors, and the list of specs that "all codecs" means.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test binary takes what it needs
 #![allow(clippy::unwrap_used, clippy::panic)] // tests fail by panicking
@@ -35,7 +35,7 @@ pub fn specs() -> Vec<CodecSpec> {
         .collect()
 }
 
-/// Sets `turboquant` for keys and values, for tests of what lies around a codec. It keeps the order of channels.
+/// Sets `turboquant` for keys and values, for tests that are not about a codec. It keeps the order of channels.
 pub fn four_bits(config: LayerConfig) -> LayerConfig {
     let codec = "turboquant".parse().unwrap();
     config.keys(codec).values(codec)
@@ -49,9 +49,9 @@ pub fn name_of(spec: CodecSpec) -> String {
 /// Any codec at a width known to the compiler.
 pub type Any<const D: usize> = Typed<AnyCodec, D>;
 
-/// What tests ask of any codec in one step.
+/// Calls that tests make on any codec, in one step.
 pub trait Steps: Codec {
-    /// Encodes a page, including what the codec keeps behind its blocks.
+    /// Encodes a page, including the codec's data after the blocks.
     fn page(&self, xs: &[f32]) -> Result<Vec<u8>, Error> {
         let mut page = vec![0xaa; self.page_bytes_max(xs.len() / self.dim())];
         let used = self.encode_page(xs, &mut page)?;

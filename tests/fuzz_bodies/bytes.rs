@@ -1,6 +1,6 @@
 //! Loads snapshots, chunks and specs that may be anything.
 //!
-//! Bytes are made like this: save something sound, change some bytes, and repair the checksums. Otherwise nearly every
+//! Inputs are built so: save a valid state, change some bytes, and repair the checksums. Otherwise nearly every
 //! input would end at a checksum, and no code behind it would run.
 
 use super::{Input, Kept, choices, choose_spec, is_finite};
@@ -131,8 +131,8 @@ fn mutate(input: &mut Input, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Loads a changed snapshot. That is an error, or the layer attends, appends, and saves what loads again. Inputs that begin
-/// with `octa` are loaded unchanged, as a cache and as a layer.
+/// Loads a changed snapshot. That is an error, or the layer attends, appends, and saves bytes that load again. Inputs that
+/// begin with `octa` are loaded unchanged, as a cache and as a layer.
 pub fn snapshot(data: &[u8]) {
     if data.starts_with(b"octa") {
         let _ = KvCache::load(data, Backend::detect());
@@ -195,7 +195,7 @@ fn saved(layer: &SharedLayer) -> Vec<u8> {
     bytes
 }
 
-/// Checks that a loaded layer attends, and that it saves what loads again: at once, and after a rollback, an append and an
+/// Checks that a loaded layer attends, and that it saves bytes that load again: at once, and after a rollback, an append and an
 /// eviction.
 fn check_life(mut layer: SharedLayer) {
     let config = *layer.config();
@@ -299,7 +299,7 @@ fn taking(config: ChunkConfig) -> Option<KvCache> {
     CACHES.with(|caches| caches.get(config, make)).map(|cache| cache.fork()) // which shares the codecs
 }
 
-/// Checks that a cache that took a chunk over attends, and saves what loads again.
+/// Checks that a cache that took a chunk over attends, and saves bytes that load again.
 fn takes_over(cache: &KvCache, info: &ChunkInfo) {
     let config = &info.config;
     assert_eq!(cache.layers()[0].tokens(), info.tokens, "{info:?}");
@@ -317,7 +317,7 @@ fn takes_over(cache: &KvCache, info: &ChunkInfo) {
 }
 
 /// Any text as a spec: an error that can be shown, or a spec whose text is the same again, and whose sizes are numbers. Other inputs
-/// choose codecs and keys, so that what parses is reached as well.
+/// choose codecs and keys, so that valid specs are reached as well.
 pub fn spec(data: &[u8]) {
     let text = match data.split_first() {
         Some((0, rest)) => {

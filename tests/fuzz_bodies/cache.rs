@@ -125,7 +125,7 @@ fn layer(snapshot: &[u8]) -> &[u8] {
 fn check(cache: &KvCache, model: &Model, looked_at: &mut usize, seed: u32) {
     let config = model.config;
     assert_eq!(cache.layers()[0].next_position(), model.next, "{config:?}");
-    // What was evicted is gone under a sliding window, too; the model knows.
+    // Evicted tokens are gone under a sliding window, too. The model knows that.
     model.check_held(cache);
     let queries = rows(config.kv_heads * config.key_dim, seed ^ 0x55aa);
     let mut output = vec![f32::NAN; config.kv_heads * config.value_dim];

@@ -78,7 +78,7 @@ fn read(codec: &dyn Codec, spec: CodecSpec, blocks: &[u8], query: &[f32]) {
     }
 }
 
-/// What a codec says of rows and bytes, in bits.
+/// The results of a codec for rows and bytes, as bits.
 #[derive(PartialEq, Debug)]
 struct Said {
     encoded: Result<Vec<u8>, Error>,
@@ -87,7 +87,7 @@ struct Said {
     sums: Result<Vec<u32>, Error>,
 }
 
-/// Any floats and bytes: every backend says what scalar says, to the bit.
+/// Any floats and bytes: every backend is bit-exact to scalar code.
 pub fn backends(data: &[u8]) {
     let mut input = Input::new(data);
     let Some(spec) = choose_spec(&mut input) else { return };

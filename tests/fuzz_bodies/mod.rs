@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets. `fuzz/` runs them on what libFuzzer finds, `tests/fuzz_replay.rs` on the committed
+//! The bodies of the fuzz targets. `fuzz/` runs them on libFuzzer's inputs, `tests/fuzz_replay.rs` on the committed
 //! corpus. Codecs join by themselves: the first bytes of an input choose one of all codecs and its keys.
 //!
 //! Codecs, their tables and sets, and empty caches take longer to make than to use. Each thread makes them once.
@@ -82,7 +82,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A thread's things by what they were made from; all are forgotten where they become too many.
+/// A thread's values by their inputs. All are dropped when there are too many.
 struct Kept<K, V>(RefCell<HashMap<K, V>>);
 
 impl<K: Eq + Hash, V: Clone> Kept<K, V> {

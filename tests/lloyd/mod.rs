@@ -29,8 +29,8 @@ impl Marginal {
     /// Integrals of `f(x)`, `(x - c) f(x)` and `(x - c)² f(x)` over the cell `[low, high]`.
     ///
     /// Moments about the centroid `c` rather than about zero keep their digits when the cell is narrow.
-    /// The cell is cut into panels of at most one standard deviation, on each of which a 16-point rule is exact to
-    /// rounding error.
+    /// The cell is cut into panels of at most one standard deviation. A 16-point rule is exact to rounding error on each of
+    /// them.
     pub(crate) fn moments(&self, c: f64, low: f64, high: f64) -> [f64; 3] {
         let panels = ((high - low) / self.deviation).ceil();
         let half_width = (high - low) / panels / 2.0;
@@ -69,8 +69,8 @@ fn gauss_legendre(n: usize) -> Vec<(f64, f64)> {
     (0..n).map(node).collect()
 }
 
-/// Where Newton's method starts: for many levels, the density of optimal centroids tends to `f^(1/3)`, so
-/// place them at evenly spaced quantiles of that.
+/// Returns the start of Newton's method. For many levels, the density of optimal centroids tends to `f^(1/3)`, so they start
+/// at evenly spaced quantiles of that.
 fn companding_start(marginal: &Marginal, levels: usize) -> Vec<f64> {
     const STEPS: usize = 2000;
     let at = |step: usize| step as f64 / STEPS as f64 * marginal.end;
@@ -98,7 +98,7 @@ fn cell_ends(marginal: &Marginal, upper: &[f64], levels: usize) -> Vec<f64> {
 /// The Newton step for `g_i = ∫ (c_i - x) f(x) dx = 0`, with the integral over cell `i`.
 ///
 /// Moving an end `b` of cell `i` changes `g_i` by `±(c_i - b) f(b)`, and an end moves half as far as either
-/// centroid beside it, so the Jacobian is symmetric and tridiagonal.
+/// adjacent centroid, so the Jacobian is symmetric and tridiagonal.
 fn newton_step(marginal: &Marginal, upper: &[f64], levels: usize) -> Vec<f64> {
     let n = upper.len();
     let ends = cell_ends(marginal, upper, levels);

@@ -31,7 +31,7 @@ pub(super) struct Code {
     signs: Vec<f32>,
     /// The centroids of the trellis: integers, `kappa` of them to a standard deviation of a coordinate.
     book: TrellisBook,
-    /// What one integer step is worth in a rotated vector of length 1.
+    /// The size of one integer step in a rotated vector of length 1.
     unit: f32,
     /// The 32 levels of a page's centre.
     centre: Codebook,
@@ -46,7 +46,7 @@ impl Code {
         Self { dim, signs: signs(dim, seed, layer, role), book, unit, centre: lloyd_max(dim, 32).unwrap() }
     }
 
-    /// Bits of a coordinate's code, beside its path bit.
+    /// Bits of a coordinate's code, without its path bit.
     fn code_bits(&self) -> usize {
         self.book.codebook().levels().trailing_zeros() as usize
     }
@@ -146,7 +146,7 @@ fn mean(rows: &[Vec<f32>]) -> Vec<f32> {
     (0..rows[0].len()).map(|channel| sum(channel) / rows.len() as f32).collect()
 }
 
-/// Fields of so many bits, one behind the other, the lowest bit first. The last byte is filled up with zeros.
+/// Packs fields of `width` bits, one after the other, the lowest bit first. The last byte is filled up with zeros.
 ///
 /// ```text
 /// fields of 3 bits   a       b       c           bit 0 of a byte is on the right
@@ -163,7 +163,7 @@ fn pack(fields: &[usize], width: usize) -> Vec<u8> {
     bytes
 }
 
-/// What [`pack`] has written.
+/// Unpacks the fields that [`pack`] has written.
 fn unpack(bytes: &[u8], width: usize, count: usize) -> Vec<usize> {
     let bit = |at: usize| usize::from(bytes[at / 8] >> (at % 8) & 1);
     (0..count).map(|i| (0..width).map(|b| bit(i * width + b) << b).sum()).collect()
@@ -173,8 +173,8 @@ fn read_f16(bytes: &[u8]) -> f32 {
     f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
 }
 
-// The trellis code. A coordinate has a path bit and a code. The path bits of the coordinate and of the ν before it are its window,
-// and each window has its own few centroids, of which the code names one.
+// The trellis code. A coordinate has a path bit and a code. Its window has its path bit and those of the ν coordinates
+// before. Each window has its own few centroids, and the code names one of them.
 
 /// The nearest centroid of a window: its code, and the centroid. A value half way between two takes the upper one.
 fn nearest(code: &Code, window: usize, y: f32) -> (usize, i32) {
@@ -330,7 +330,7 @@ fn decode_norms(bytes: &[u8], tokens: usize) -> Vec<f32> {
     unpack(&bytes[3..], 6, tokens).into_iter().map(|code| scale[code] as f32 * unit).collect()
 }
 
-// The centre of a page: what its keys have in common, beyond what the keys of all pages have (the prefix centre).
+// The centre of a page: the mean of its keys, minus that of the keys of all pages (the prefix centre).
 //
 // ```text
 // f16 norm │ codes of 5 bits, coordinate after coordinate
@@ -411,7 +411,7 @@ pub(super) struct Parts<'a> {
     value_norms: Vec<f32>,
 }
 
-/// Finds the parts of a head of a page of so many heads and tokens.
+/// Finds the parts of a head of a page of `heads` heads and `tokens` tokens.
 pub(super) fn parts<'a>(
     (keys, values): (&Code, &Code),
     page: &'a [u8],

@@ -52,7 +52,7 @@ def with_norms(c, rows, reader):
 
 
 def cache_page(layer, reader, count):
-    """The position, and for each head the keys' rows, their centre beside the prefix, and the values' rows."""
+    """The position, and for each head the keys' rows, their centre relative to the prefix, and the values' rows."""
     start, (position,), rows, heads = reader.at, reader.take("Q"), [], []
     varies = any(getattr(c, "med", 0) for c in (layer.keys, layer.values))
     length = reader.take("Q" if varies else "")

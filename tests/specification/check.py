@@ -62,8 +62,9 @@ def dot(a, b):
 
 
 def rows_are_right(c, decoded, given, worst):
-    """A distortion of at most `worst`; and norms of lean rows are ‖x‖⟨u,q⟩/⟨q,q⟩, so that ⟨x,x̂⟩ = ⟨x̂,x̂⟩ in each, but for half a
-    step of a norm's code (1/128 octave, where they are of like length) and its f16 (2⁻¹¹). What is read otherwise is far from both."""
+    """Checks that the distortion is at most `worst`. Norms of lean rows are ‖x‖⟨u,q⟩/⟨q,q⟩, so ⟨x,x̂⟩ = ⟨x̂,x̂⟩ in each row. The
+    tolerance is half a step of a norm's code (1/128 octave, where they are of like length) and its f16 (2⁻¹¹). Rows that are
+    read wrongly are far from both."""
     errors = [list(map(sub, x, y)) for x, y in zip(given, decoded)]
     error = sum(dot(e, e) for e in errors) / sum(dot(x, x) for x in given)
     assert error <= worst, f"distortion {error}"

@@ -220,8 +220,8 @@ BLOCKS = {
     **dict.fromkeys(("turboquant-qjl", "octopus-qjl"), with_sketch),
     **dict.fromkeys(("q8_0", "q5_0", "q4_0", "iq4_nl"), ggml),
     **dict.fromkeys(("f32", "f16", "bf16"), floats),
-    **{"graded": graded, "qjl": qjl, "polarquant": polarquant, "tq3_0": tq3_0},
-    **{"hqmq": hqmq, "additive": additive, "int": integers, "fp8": fp8},
+    "graded": graded, "qjl": qjl, "polarquant": polarquant, "tq3_0": tq3_0,
+    "hqmq": hqmq, "additive": additive, "int": integers, "fp8": fp8,
 }
 
 

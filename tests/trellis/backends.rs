@@ -66,8 +66,8 @@ fn random_rows<const D: usize>(spec: TrellisSpec, count: usize, random: &mut Ran
     rows.len()
 }
 
-/// Zeros, one-hot, constants, ties, subnormals, what overflows: the same bytes or the same refusal. The number of vectors
-/// that are encoded, and of all.
+/// Zeros, one-hot, constants, ties, subnormals, overflows: the same bytes or the same refusal. Returns the number of encoded
+/// vectors, and of all.
 pub(crate) fn adversarial_vectors_agree() -> [usize; 2] {
     let mut random = Random::new(73);
     let mut counts = [0; 2];
@@ -106,7 +106,7 @@ fn adversarial_rows<const D: usize>(spec: TrellisSpec, random: &mut Random) -> [
                 *outcome,
                 "{spec:?} at {D}, {name}: vector {i}"
             );
-            // What is refused leaves the block as it was.
+            // A refusal leaves the block as it was.
             let untouched = outcome.is_err() && block.iter().all(|byte| *byte == 0xaa);
             assert!(
                 untouched || outcome.is_ok() && Some(&*block) == rest.next(),
@@ -121,7 +121,7 @@ fn adversarial_rows<const D: usize>(spec: TrellisSpec, random: &mut Random) -> [
 /// Queries: four share a kernel, the fifth has its own.
 const QUERIES: usize = 5;
 
-/// What is done with blocks.
+/// The results of reading blocks.
 struct Read {
     queries: Vec<f32>,
     weights: Vec<f32>,

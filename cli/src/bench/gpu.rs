@@ -17,7 +17,7 @@ const TOKENS: usize = 65_536;
 /// Bytes that all layers of a graph have at least, as in `benches/gpu.rs`, which times more shapes in the same way.
 const BYTES: f64 = 400e6;
 
-/// What one codec takes, or why it does not run there.
+/// The times of one codec, or the reason why it does not run on the GPU.
 pub(super) struct Row {
     pub(super) codec: String,
     pub(super) times: std::result::Result<Times, String>,

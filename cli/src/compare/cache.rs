@@ -51,7 +51,7 @@ pub(super) struct CacheOptions {
     window: usize,
 }
 
-/// What it runs on.
+/// The sample and the settings of a run.
 pub(super) struct Setup<'a> {
     pub(super) sample: &'a Sample,
     pub(super) keys: Keys,

@@ -15,7 +15,7 @@ use octaplex::{Attend, Backend, CodecSpec, LayerConfig, gpu};
 use octaplex_metrics::relative_error;
 use serde_json::{Value, json};
 
-/// What attends to what.
+/// The keys, values and queries of a run, and its settings.
 pub(super) struct Setup<'a> {
     pub(super) sample: &'a Sample,
     pub(super) queries: &'a Queries,
@@ -55,7 +55,7 @@ struct Errors {
 /// Values for keys of codecs that GPUs take for keys alone.
 const VALUES: &str = "turboquant";
 
-/// Measures these codecs, each for keys and values, or for keys beside [`VALUES`].
+/// Measures these codecs, each for keys and values. Codecs for keys only take [`VALUES`] as values.
 pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Gpu> {
     let device = device.gpu()?;
     let values = crate::codecs::parse_spec(VALUES)?;

@@ -1,4 +1,4 @@
-//! Where a model's attention gets its keys and values from: a cache of this library, or plain f32.
+//! The source of keys and values of a model's attention: a cache of this library, or plain f32.
 
 use super::shape::Shape;
 use crate::device::Device;
@@ -7,16 +7,16 @@ use candle_core::Tensor;
 use octaplex_candle::{KvCache, Stats};
 use std::time::{Duration, Instant};
 
-/// Attention with a memory. Tensors are \[1]\[heads]\[tokens]\[width], after the rotary embedding.
+/// Attention and its memory. Tensors are \[1]\[heads]\[tokens]\[width], after the rotary embedding.
 pub(crate) trait Attention {
-    /// Tokens that it has in every layer.
+    /// Returns the tokens stored in every layer.
     fn tokens(&self) -> usize;
 
-    /// Takes in the next tokens of a layer, and answers their queries: each sees the tokens up to its own.
+    /// Stores the next tokens of a layer, and attends: each query sees the tokens up to its own.
     fn attend(&mut self, layer: usize, queries: &Tensor, keys: &Tensor, values: &Tensor) -> Result<Tensor>;
 }
 
-/// The cache of this library: what it has compressed is all that queries see.
+/// The cache of this library: queries see only its compressed tokens.
 pub(crate) struct Cached {
     layers: Vec<KvCache>,
     /// Tokens appended at once; by default as many as see the same pages.
@@ -37,7 +37,7 @@ impl Cached {
         }
     }
 
-    /// The same, attention on a device.
+    /// Creates the same cache with attention on a device.
     pub(crate) fn on(self, device: Device) -> Result<Self> {
         match device {
             Device::Cpu => Ok(self),
@@ -48,7 +48,7 @@ impl Cached {
         }
     }
 
-    /// The same tokens, attention on the CPU; from now on apart.
+    /// Copies the cache, with attention on the CPU. The two then change independently.
     pub(crate) fn fork(&self) -> Self {
         Self::new(self.layers.clone(), self.block)
     }
@@ -57,8 +57,8 @@ impl Cached {
         self.layers.iter_mut().for_each(KvCache::reset);
     }
 
-    /// Keeps the first `tokens`, or fewer where that would cut a closed page, so that none is encoded twice. Returns how
-    /// many; or why none, the cache then being empty.
+    /// Keeps the first `tokens`, or fewer if that would cut a closed page, so that none is encoded twice. Returns the
+    /// number, or the reason why none is left.
     pub(crate) fn keep(&mut self, tokens: usize) -> std::result::Result<usize, &'static str> {
         let decoded = |layers: &[KvCache]| layers.iter().map(|layer| layer.stats().decoded_tokens).max();
         let (before, had_pages) = (decoded(&self.layers), self.stats().paged_tokens > 0);
@@ -69,7 +69,7 @@ impl Cached {
         });
         let why = match cut {
             Err(_) => "a sliding window has dropped what it would show there",
-            // What they have in common did not decide the balance.
+            // Their common part did not decide the balance.
             Ok(_) if had_pages && self.stats().paged_tokens == 0 => "no page lies before it",
             Ok(kept) => return Ok(kept),
         };
@@ -77,7 +77,7 @@ impl Cached {
         Err(why)
     }
 
-    /// The layers' snapshots.
+    /// Returns the layers' snapshots.
     pub(crate) fn save(&self) -> impl Iterator<Item = Vec<u8>> {
         self.layers.iter().flat_map(KvCache::sequences).map(|layer| {
             let mut bytes = Vec::new();
@@ -100,13 +100,13 @@ impl Cached {
         self.layers.iter().map(KvCache::stats).sum()
     }
 
-    /// Time spent in the cache so far.
+    /// Returns the time spent in the cache.
     pub(crate) fn time(&self) -> Duration {
         self.time
     }
 
-    /// Bits of a value in pages, which is what a long context tends to: everything but the exact tokens, and what a head has
-    /// once.
+    /// Returns the bits of a value in pages, which a long context approaches: everything except the exact tokens, and the parts
+    /// that a head has once.
     pub(crate) fn page_bits(&self) -> f64 {
         let (mut bytes, mut values) = (0, 0);
         for layer in &self.layers {
@@ -116,7 +116,7 @@ impl Cached {
             values += a_token * stats.paged_tokens;
         }
         match values {
-            // No page has closed: what pages would take.
+            // No page has closed: estimate the size of pages.
             0 => {
                 self.layers.iter().map(|layer| layer.config().page_bits()).sum::<f64>()
                     / self.layers.len() as f64
@@ -125,7 +125,7 @@ impl Cached {
         }
     }
 
-    /// The first position of a prompt whose query reads a page: those before it see exact tokens only.
+    /// Returns the first position of a prompt whose query reads a page. Earlier ones see exact tokens only.
     pub(crate) fn first_paged_position(&self) -> usize {
         let Some(layer) = self.layers.first() else { return 0 };
         let config = layer.config();
@@ -162,7 +162,7 @@ impl Attention for Cached {
     }
 }
 
-/// Keys and values in f32, attention as the textbook has it: what the f16 cache is measured against. It sees one prompt.
+/// Keys and values in f32 with textbook attention, the reference of the f16 cache. It takes one prompt.
 pub(crate) struct Exact {
     shape: Shape,
 }

@@ -1,4 +1,4 @@
-//! A model on a text with the f16 cache, layer by layer: what many caches that differ in a few layers are measured against.
+//! Runs a model on a text with the f16 cache, layer by layer. Caches that differ in a few layers are measured against it.
 
 use super::forward::Model;
 use super::likelihood::divergence;
@@ -9,7 +9,7 @@ use crate::failure::{Result, fail};
 use crate::progress::Progress;
 use rayon::prelude::*;
 
-/// What the f16 cache gives on windows of a text.
+/// The results of the f16 cache on windows of a text.
 pub(crate) struct Baseline<'a> {
     model: &'a Model,
     options: &'a ModelOptions,
@@ -19,9 +19,9 @@ pub(crate) struct Baseline<'a> {
 
 struct Window {
     tokens: usize,
-    /// What enters each layer, and what leaves the last.
+    /// The inputs of each layer, and the output of the last.
     entering: Vec<Vec<f32>>,
-    /// From the first position that reads pages on; all before it see exact tokens only.
+    /// Logits from the first position that reads pages; earlier positions see exact tokens only.
     logits: Vec<f32>,
 }
 
@@ -62,8 +62,8 @@ impl<'a> Baseline<'a> {
         Ok(Self { model, options, output, windows })
     }
 
-    /// The mean divergence of the next token with another cache, over the positions that read pages. What comes before the first
-    /// layer that is not exact is not computed again.
+    /// Computes the mean divergence of the next token with another cache, over the positions that read pages. Layers before the
+    /// first one that is not exact are not computed again.
     pub(crate) fn divergence(&self, codecs: &Codecs, progress: &Progress) -> Result<f64> {
         progress.about(&codecs.describe());
         let (width, backend) = (self.model.shape.width, kernels(self.options.backend()));
@@ -94,7 +94,7 @@ impl<'a> Baseline<'a> {
     }
 }
 
-/// The hidden states that predict a token of the window and have read pages, some rows at a time.
+/// Returns the hidden states that predict a token of the window and have read pages, some rows at a time.
 fn paged(hidden: &[f32], first: usize, width: usize) -> impl Iterator<Item = &[f32]> {
     hidden[first * width..hidden.len() - width].chunks(ROWS * width)
 }

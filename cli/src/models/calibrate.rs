@@ -1,4 +1,4 @@
-//! `calibrate`: which layers of a model need more bits, measured once and kept as a profile.
+//! `calibrate`: measures once which layers of a model need more bits, and writes a profile.
 
 use super::baseline::Baseline;
 use super::kept::{self, Kept};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What it does.
+/// The end of the help of `calibrate`.
 const HELP: &str = "\
 Examples:
   octaplex calibrate --model smollm2.gguf --text wikitext2_raw_test.txt \\
@@ -46,7 +46,7 @@ pub(crate) struct Calibrate {
     /// A text in UTF-8, read from its start; prose will do, also for models that will read code
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Where the profile goes
+    /// File for the profile
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Tokens of a window
@@ -57,10 +57,10 @@ pub(crate) struct Calibrate {
     windows: usize,
 }
 
-/// Bits whose KL is foretold; the one in the middle is checked.
+/// Bits with a predicted KL. The middle one is checked.
 const FORETOLD: [f64; 3] = [2.0, 2.5, 3.0];
 
-/// The caches' codecs where all but this is exact.
+/// Returns the caches' codecs of a case; everything else is exact.
 fn codecs_of(case: &Case, layers: usize) -> Codecs {
     let f16 = CodecSpec::F16(Default::default());
     let pair = |layer| match case.role {
@@ -79,13 +79,13 @@ fn key_of(case: &Case) -> Value {
     json!({"role": role, "codec": case.codec.to_string(), "layer": case.layer})
 }
 
-/// As a cache prepares keys.
+/// Returns the preparation of keys in a cache.
 const KEYS: Keys = Keys { center: octaplex::cache::Center::Page, balance: true };
 
 pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     let Calibrate { model: options, text, out, tokens, windows } = arguments;
     if is_dash(out) {
-        fail!("--out -: a profile is a file, as what is measured is kept beside it");
+        fail!("--out -: a profile is a file; the measurements are stored next to it");
     }
     let start = Instant::now();
     let part = part_of(out);
@@ -143,7 +143,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     let checked = [measure(Some(profile.clone()))?, measure(None)?];
     drop(progress);
     files::write(out, profile.to_string().as_bytes())?;
-    // All of it is in the profile now.
+    // The profile now contains all of it.
     std::fs::remove_file(&part)
         .or_else(|error| if part.exists() { Err(error) } else { Ok(()) })
         .at(part.display())?;
@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     console::say(&said)
 }
 
-/// The file of results so far, in the folder of the profile.
+/// Returns the file of partial results, in the folder of the profile.
 fn part_of(out: &Path) -> PathBuf {
     let mut part = out.as_os_str().to_owned();
     part.push(".part");

@@ -1,4 +1,4 @@
-//! `capture`: a model's keys, values and queries on a text, as the file that `compare --input` reads.
+//! `capture`: writes a model's keys, values and queries on a text, in the format that `compare --input` reads.
 
 use super::attention::{Attention, Exact};
 use super::forward::Model;
@@ -14,7 +14,7 @@ use safetensors::tensor::{TensorView, serialize};
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-/// What it writes.
+/// The end of the help of `capture`.
 const HELP: &str = "\
 Example:
   octaplex capture --model qwen.gguf --text mine.txt --out kv.safetensors
@@ -35,7 +35,7 @@ pub(crate) struct Capture {
     /// A text in UTF-8, read from its start
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Where the tensors go: a safetensors file
+    /// Safetensors file for the tensors
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Tokens of the text [default: 1024, or as many pages of 64 as it fills]
@@ -49,14 +49,14 @@ pub(crate) struct Capture {
     queries: u32,
 }
 
-/// Tokens unless told otherwise, at most: attention without a cache takes time by the square of them.
+/// The most tokens by default: attention without a cache takes time by the square of them.
 const TOKENS: usize = 1024;
 
-/// Attention that keeps what it is given in some layers.
+/// Attention that stores its inputs in some layers.
 struct Recorder {
     exact: Exact,
     wanted: Vec<usize>,
-    /// Tokens whose queries are kept.
+    /// Tokens whose queries are stored.
     positions: Vec<usize>,
     dim: usize,
     keys: Vec<f32>,
@@ -87,7 +87,7 @@ impl Attention for Recorder {
     }
 }
 
-/// The layers that were asked for, in order; by default the first, the middle and the last that see all tokens.
+/// Returns the layers of `--layers` in order; by default the first, the middle and the last of those that see all tokens.
 fn layers(asked: &[usize], shape: &Shape, tokens: usize) -> Result<Vec<usize>> {
     let sees_all = |layer: usize| shape.window(layer).is_none_or(|window| window >= tokens);
     if asked.is_empty() {
@@ -124,7 +124,7 @@ pub(crate) fn run(arguments: &Capture) -> Result<()> {
         Some(_) => model.text.of_file(&arguments.text, most, "--tokens")?,
         None => {
             let mut words = model.text.start_of_file(&arguments.text, most)?;
-            // What fills no page would stay exact.
+            // Tokens that fill no page would stay exact.
             words.truncate(match words.len() {
                 few @ ..64 => few,
                 many => many / 64 * 64,

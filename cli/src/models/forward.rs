@@ -12,7 +12,7 @@ use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use std::path::Path;
 
-/// x·Wᵀ + b.
+/// A linear layer: x·Wᵀ + b.
 struct Linear {
     weight: Matrix,
     bias: Option<Vec<f32>>,
@@ -23,11 +23,11 @@ struct Layer {
     queries: Linear,
     keys: Linear,
     values: Linear,
-    /// Of each head, before the rotary embedding (Qwen3, Gemma).
+    /// Norms of each head, before the rotary embedding (Qwen3, Gemma).
     query_norm: Option<Vec<f32>>,
     key_norm: Option<Vec<f32>>,
     output: Linear,
-    /// Of what attention and the feed-forward part give, before it is added (Gemma).
+    /// Norms of the outputs of attention and of the feed-forward part, before the sum (Gemma).
     after_attention: Option<Vec<f32>>,
     after_feed: Option<Vec<f32>>,
     feed_norm: Vec<f32>,
@@ -39,9 +39,9 @@ struct Layer {
 /// A language model.
 pub(crate) struct Model {
     pub(crate) name: String,
-    /// Of the file: it tells the same model's quantisations apart.
+    /// Size of the file: it tells the same model's quantisations apart.
     pub(crate) bytes: u64,
-    /// Of its header and weights.
+    /// Checksum of header and weights.
     pub(crate) checksum: u32,
     /// The type of most weights.
     pub(crate) weights: GgmlDType,
@@ -50,21 +50,21 @@ pub(crate) struct Model {
     embedding: Matrix,
     layers: Vec<Layer>,
     norm: Vec<f32>,
-    /// None: the embedding, transposed.
+    /// `None`: the embedding, transposed.
     output: Option<Matrix>,
     rope: Rope,
-    /// Of the local layers.
+    /// Rotary embedding of the local layers.
     local_rope: Option<Rope>,
-    /// What queries are multiplied by beside the usual 1/√width.
+    /// A factor of queries, in addition to the usual 1/√width.
     query_scale: f32,
     /// Embeddings are multiplied by √width, and gates are GELU.
     gemma: bool,
 }
 
-/// Layers of Gemma 3 with 27 billion parameters, which nothing else in the file tells.
+/// Number of layers of Gemma 3 with 27 billion parameters; the file has no other sign of this model.
 const GEMMA_LARGEST: usize = 62;
 
-/// The base of Gemma's local layers, which its files leave out: that of the first transformers.
+/// The base of Gemma's local layers, which its files leave out. It is that of the first transformers.
 const GEMMA_LOCAL_BASE: f32 = 10_000.0;
 
 impl Model {
@@ -89,7 +89,7 @@ impl Model {
                     None => GEMMA_LOCAL_BASE,
                     Some(_) => gguf.number(&key("rope.freq_base_swa"))?,
                 };
-                // What they see lies within the first training.
+                // They see only positions within the first training.
                 Some(Rope::new(&mut gguf, &architecture, head_dim, base, Scaling::Linear(1.0))?)
             }
             None => None,
@@ -104,12 +104,13 @@ impl Model {
             true => Some(gguf.matrix("output.weight", vocabulary, width)?),
             false => None,
         };
-        // Early conversions of Llama have what their rotary embedding would have computed anyway.
+        // Early conversions of Llama store the factors that their rotary embedding would compute anyway.
         if let Some(tensor) = gguf.unread().filter(|tensor| !tensor.contains(".attn_rot_embd.")) {
             let why = format!("it has a tensor that {architecture} does not have, {}", shown(tensor));
             return gguf.refuse(format!("{why}: it would compute something else without it"));
         }
-        // The largest Gemma divides scores by the root of a head's share of the width, the others by that of its own.
+        // The largest Gemma divides scores by the root of a head's share of the width, the others by the root of a head's
+        // own width.
         let query_scale = match (gemma, shape.layers) {
             (true, GEMMA_LARGEST) => ((head_dim * shape.heads) as f32 / width as f32).sqrt(),
             _ => 1.0,
@@ -132,7 +133,7 @@ impl Model {
         })
     }
 
-    /// In a line.
+    /// Describes the model in a line.
     pub(crate) fn describe(&self) -> String {
         let Shape { layers, heads, kv_heads, head_dim, local, .. } = self.shape;
         let local = local.map_or(String::new(), |Local { window, .. }| {
@@ -153,7 +154,7 @@ impl Model {
         Ok(())
     }
 
-    /// The next tokens' hidden states after the last norm, \[tokens]\[width].
+    /// Returns the next tokens' hidden states after the last norm, \[tokens]\[width].
     pub(crate) fn forward(
         &self,
         tokens: &[u32],
@@ -164,7 +165,7 @@ impl Model {
         self.forward_from(0, self.embedded(tokens)?, position, attention, |_| after_layer())
     }
 
-    /// What enters the first layer.
+    /// Returns the input of the first layer.
     pub(crate) fn embedded(&self, tokens: &[u32]) -> Result<Vec<f32>> {
         let mut x = self.embedding.rows(tokens)?;
         if self.gemma {
@@ -174,8 +175,8 @@ impl Model {
         Ok(x)
     }
 
-    /// The same from layer `first` on, given what enters it; the first token has this position. `after_layer` sees what a layer
-    /// gives to the next.
+    /// Does the same from layer `first` on, given that layer's input. The first token has this position. `after_layer` gets the
+    /// output of each layer.
     pub(crate) fn forward_from(
         &self,
         first: usize,
@@ -226,14 +227,14 @@ impl Model {
         Ok(norm(&x, &self.norm, epsilon))
     }
 
-    /// Logits of the next token, \[rows]\[vocabulary].
+    /// Returns the logits of the next token, \[rows]\[vocabulary].
     pub(crate) fn logits(&self, hidden: &[f32]) -> Result<Vec<f32>> {
         let logits = self.output.as_ref().unwrap_or(&self.embedding).apply(hidden)?;
         check_finite(&logits)?;
         Ok(logits)
     }
 
-    /// The matrix that makes logits, decoded for many rows.
+    /// Returns the matrix of the logits, decoded for many rows.
     pub(crate) fn dense_output(&self) -> Result<Dense> {
         self.output.as_ref().unwrap_or(&self.embedding).dense()
     }
@@ -297,7 +298,7 @@ fn add(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
-/// Each row divided by its root mean square, and multiplied by the weight.
+/// Divides each row by its root mean square, and multiplies it by the weight.
 fn norm(x: &[f32], weight: &[f32], epsilon: f32) -> Vec<f32> {
     let mut normed = x.to_vec();
     for row in normed.chunks_exact_mut(weight.len()) {
@@ -315,14 +316,14 @@ fn optional_norm(x: Vec<f32>, weight: &Option<Vec<f32>>, epsilon: f32) -> Vec<f3
     }
 }
 
-/// x times the logistic function of x (SiLU), or of a cubic, which is GELU's approximation by tanh.
+/// Multiplies x by its logistic function (SiLU), or by that of a cubic, which is GELU's approximation by tanh.
 fn activation(x: f32, gelu: bool) -> f32 {
     const STEEPNESS: f32 = 1.595_769; // 2√(2/π)
     let steepness = if gelu { STEEPNESS * (1.0 + 0.044_715 * x * x) } else { 1.0 };
     x / (1.0 + (-x * steepness).exp())
 }
 
-/// \[a]\[b]\[width] to \[b]\[a]\[width].
+/// Reorders \[a]\[b]\[width] to \[b]\[a]\[width].
 fn transpose(x: &[f32], a: usize, b: usize, width: usize) -> Vec<f32> {
     let mut out = Vec::with_capacity(x.len());
     for j in 0..b {

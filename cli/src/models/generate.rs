@@ -1,4 +1,4 @@
-//! `generate`: a model writes, its cache compressed; how fast, and how the cache grows.
+//! `generate`: writes text with a compressed cache, and reports speed and the growth of the cache.
 
 use super::attention::Cached;
 use super::forward::Model;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What is written where.
+/// The end of the help of `generate`.
 const HELP: &str = "\
 Examples:
   octaplex generate --model smollm2.gguf --text story.txt --tokens 1024
@@ -45,7 +45,7 @@ pub(crate) struct Generate {
     model: ModelOptions,
     #[command(flatten)]
     codecs: CodecOptions,
-    /// What the model continues; <|im_start|> and the like are tokens of their own
+    /// Text that the model continues; <|im_start|> and the like are tokens of their own
     #[arg(long, value_name = "TEXT", required_unless_present = "text", conflicts_with = "text")]
     prompt: Option<String>,
     /// Continue the start of this file instead
@@ -71,22 +71,22 @@ pub(crate) struct Generate {
     json: Option<PathBuf>,
 }
 
-/// A cache, and the time it has taken.
+/// A cache, and its times.
 struct Run {
     cache: Cached,
-    /// Of the prompt, and those after it.
+    /// Tokens of the prompt, and those after it.
     tokens: Vec<u32>,
-    /// Tokens that it had from a session, and what is to be said of that.
+    /// Tokens that a session provided, and the note about them.
     kept: (usize, String),
-    /// From an empty cache, or a file, to the logits of the first token.
+    /// Time from an empty cache, or a file, to the logits of the first token.
     first: Duration,
-    /// A token's time in the cache alone, and all of it, each token's own.
+    /// Times of each token: in the cache alone, and in all.
     in_cache: Vec<Duration>,
     whole: Vec<Duration>,
 }
 
 impl Run {
-    /// A cache with the prompt in it, and the logits after it.
+    /// Creates a cache with the prompt in it, and returns the logits after it.
     fn start(
         arguments: &Generate,
         codecs: &Codecs,
@@ -111,12 +111,12 @@ impl Run {
         Ok((Self { cache, tokens, kept, first, in_cache: Vec::new(), whole: Vec::new() }, logits))
     }
 
-    /// Tokens of the prompt.
+    /// Returns the tokens of the prompt.
     fn prompt(&self) -> usize {
         self.tokens.len() - self.whole.len()
     }
 
-    /// Logits after one more token.
+    /// Returns the logits after one more token.
     fn step(&mut self, model: &Model, token: u32) -> Result<Vec<f32>> {
         let (start, before) = (Instant::now(), self.cache.time());
         let hidden = model.forward(&[token], &mut self.cache, || ())?;
@@ -128,20 +128,20 @@ impl Run {
     }
 }
 
-/// The median in milliseconds: a busy machine disturbs it less than a mean.
+/// Returns the median in milliseconds: a busy machine disturbs it less than a mean.
 fn median(times: &[Duration]) -> f64 {
     let mut times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// The likeliest token.
+/// Returns the likeliest token.
 pub(crate) fn likeliest(logits: &[f32]) -> u32 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     logits.iter().position(|logit| *logit == max).unwrap_or(0) as u32
 }
 
-/// Where growth is noted.
+/// Tokens between two records of the cache's growth.
 const EVERY: usize = 64;
 
 pub(crate) fn run(arguments: &Generate) -> Result<()> {
@@ -215,7 +215,7 @@ pub(crate) fn run(arguments: &Generate) -> Result<()> {
     console.say(&format!("{text}{kept}"))
 }
 
-/// What a session saved, for people and for machines.
+/// Reports the time and memory that a session saved, as text and as JSON.
 fn to_first_token(
     run: &Run,
     prompt: usize,
@@ -245,14 +245,14 @@ fn to_first_token(
     (text, json)
 }
 
-/// A cache at some time.
+/// The size of a cache at one time.
 struct Size {
     tokens: usize,
     bytes: usize,
-    /// What f16 would take.
+    /// Bytes of the same cache in f16.
     in_f16: usize,
     has_pages: bool,
-    /// Bits a value of all of it, and of pages alone.
+    /// Bits a value of the whole cache, and of its pages alone.
     bits: f64,
     in_pages: f64,
 }
@@ -265,7 +265,7 @@ impl Size {
         Self { tokens: stats.tokens, bytes: stats.bytes, in_f16, has_pages, bits, in_pages }
     }
 
-    /// In words.
+    /// Describes the growth.
     fn sentence(&self) -> String {
         let Self { tokens, bytes, in_f16, has_pages, bits, in_pages } = *self;
         let (held, exact) = (words(bytes), words(in_f16));
@@ -277,7 +277,7 @@ impl Size {
                      That is {bits:.2} bits a value. In pages it is {in_pages:.2}, which a long context tends to."
                 )
             }
-            // Exact tokens alone take a little more than they would in f16, for what a head has once.
+            // Exact tokens alone take a little more than in f16, because of the parts that a head has once.
             false => format!(
                 "The cache holds {tokens} tokens in {held}, as f16 would: no page has closed yet, so all tokens are exact. A longer \
                  prompt shows the saving: pages take {in_pages:.2} bits a value."
@@ -286,7 +286,7 @@ impl Size {
     }
 }
 
-/// How long a token took, in words.
+/// Says how long a token took.
 fn speed(run: &Run) -> String {
     let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
     let in_model = whole - in_cache;
@@ -296,7 +296,7 @@ fn speed(run: &Run) -> String {
     )
 }
 
-/// What to do about the weights, where they take the time.
+/// Suggests other weights if the present ones take the time.
 fn about_weights(run: &Run, weights: GgmlDType) -> String {
     let (whole, in_cache) = (median(&run.whole), median(&run.in_cache));
     let share = 100.0 * (whole - in_cache) / whole.max(f64::MIN_POSITIVE);
@@ -318,7 +318,7 @@ fn about_weights(run: &Run, weights: GgmlDType) -> String {
     )
 }
 
-/// What it took, for people, and for machines in a file.
+/// Reports time and memory as text, and as JSON in a file.
 fn finish(
     arguments: &Generate,
     model: &Model,

@@ -1,4 +1,4 @@
-//! GGUF files: what kind of model is in one, or in several that it was split into, and its tensors.
+//! Reads GGUF files: the kind of a model in one file, or in several that it was split into, and its tensors.
 
 mod header;
 
@@ -17,12 +17,12 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Gguf {
     name: String,
     parts: Vec<Part>,
-    /// Of all files.
+    /// Bytes of all files.
     pub(crate) bytes: u64,
     /// The header of the first file, without tensors.
     pub(crate) content: Content,
     tensors: HashMap<String, Place>,
-    /// Of all that has been read so far.
+    /// Checksum of everything read so far.
     checksum: crc32fast::Hasher,
     /// Types of the matrices that have been read, each with the number of its weights.
     types: Vec<(GgmlDType, usize)>,
@@ -31,19 +31,19 @@ pub(crate) struct Gguf {
 /// An open file.
 struct Part {
     file: BufReader<File>,
-    /// Where its tensors begin.
+    /// Offset of its tensors.
     start: u64,
     length: u64,
 }
 
-/// Where a tensor is.
+/// The position of a tensor in the file.
 struct Place {
     part: usize,
     info: TensorInfo,
     is_read: bool,
 }
 
-/// The files of the model whose first file this is, as their names say.
+/// Returns the files of the model whose first file this is, as their names say.
 pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parts = name.strip_suffix(".gguf").and_then(|name| {
@@ -58,13 +58,13 @@ pub(crate) fn files_of(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// The name of a file of a model that was split into several.
+/// Returns the name of a file of a split model.
 fn part_name(stem: &str, number: usize, count: usize) -> String {
     format!("{stem}-{number:05}-of-{count:05}.gguf")
 }
 
 impl Gguf {
-    /// Reads everything but the tensors, and checks that the files have these too.
+    /// Reads everything except the tensors, and checks that the files have their bytes too.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut checksum = crc32fast::Hasher::new();
         let (part, content) = Part::open(path, &mut checksum)?;
@@ -106,7 +106,7 @@ impl Gguf {
         Ok(())
     }
 
-    /// The other files of a model that was split into several: `NAME-00002-of-00003.gguf` and so on.
+    /// Opens the other files of a split model: `NAME-00002-of-00003.gguf` and so on.
     fn further_parts(&self, path: &Path) -> Result<Vec<PathBuf>> {
         let count = match self.optional_count("split.count")? {
             None | Some(0 | 1) => return Ok(Vec::new()),
@@ -124,17 +124,17 @@ impl Gguf {
         Ok((2..=count).map(|number| path.with_file_name(part_name(stem, number, count))).collect())
     }
 
-    /// Of the headers and the tensors that were read: what tells two models of the same sizes apart.
+    /// Returns the checksum of the headers and of all tensors read. It tells two models of the same sizes apart.
     pub(crate) fn checksum(&self) -> u32 {
         self.checksum.clone().finalize()
     }
 
-    /// The type of most of the weights that were read.
+    /// Returns the type of most of the weights read.
     pub(crate) fn weight_type(&self) -> GgmlDType {
         self.types.iter().max_by_key(|(_, count)| *count).map_or(GgmlDType::F32, |(dtype, _)| *dtype)
     }
 
-    /// The same failure, with the file's name before it.
+    /// Puts the file's name before a failure.
     pub(crate) fn refuse<T>(&self, why: impl std::fmt::Display) -> Result<T> {
         Err(Failure(format!("{}: {why}", self.name)))
     }
@@ -143,7 +143,7 @@ impl Gguf {
         self.content.metadata.get(key)
     }
 
-    /// Names of all entries that begin like this, in order.
+    /// Returns the names of all entries that begin like this, in order.
     pub(crate) fn keys(&self, start: &str) -> Vec<&str> {
         let keys = self.content.metadata.keys().map(String::as_str);
         let mut keys: Vec<_> = keys.filter(|key| key.starts_with(start)).collect();
@@ -151,7 +151,7 @@ impl Gguf {
         keys
     }
 
-    /// What `read` makes of an entry that the file may leave out. An entry of another kind is an error, never left out.
+    /// Reads an entry that the file may leave out. An entry of another kind is an error.
     fn optional<'a, T>(
         &'a self,
         key: &str,
@@ -175,17 +175,17 @@ impl Gguf {
         self.optional(key, "true or false", |value| value.to_bool().ok())
     }
 
-    /// A count that the file may leave out.
+    /// Reads a count that the file may leave out.
     pub(crate) fn optional_count(&self, key: &str) -> Result<Option<usize>> {
         self.optional(key, "a count", count)
     }
 
-    /// A count that must be there and is at least 1.
+    /// Reads a count that must exist and is at least 1.
     pub(crate) fn count(&self, key: &str) -> Result<usize> {
         self.checked_count(key, self.optional_count(key)?)
     }
 
-    /// The same of a count that files may have for each layer. All layers must have the same.
+    /// Does the same for a count that files may have for each layer. All layers must have the same.
     pub(crate) fn count_of_layers(&self, key: &str, layers: usize) -> Result<usize> {
         let Some(Value::Array(list)) = self.value(key) else { return self.count(key) };
         let Some(counts) = list.iter().map(count).collect::<Option<Vec<_>>>() else {
@@ -208,7 +208,7 @@ impl Gguf {
         }
     }
 
-    /// A number that the file may leave out, finite and not below 0.
+    /// Reads a number that the file may leave out; it is finite and not below 0.
     pub(crate) fn optional_number(&self, key: &str) -> Result<Option<f32>> {
         let number = self.optional(key, "a number", |value| match value {
             Value::F64(number) => Some(*number as f32),
@@ -222,7 +222,7 @@ impl Gguf {
         }
     }
 
-    /// A number that must be there, is finite and above 0.
+    /// Reads a number that must exist; it is finite and above 0.
     pub(crate) fn number(&self, key: &str) -> Result<f32> {
         match self.optional_number(key)? {
             Some(number) if number > 0.0 => Ok(number),
@@ -235,7 +235,7 @@ impl Gguf {
         self.optional(key, "a list", |value| value.to_vec().ok())
     }
 
-    /// A list that must be there.
+    /// Reads a list that must exist.
     pub(crate) fn list<'a, T>(
         &'a self,
         key: &str,
@@ -252,7 +252,7 @@ impl Gguf {
         self.tensors.contains_key(tensor)
     }
 
-    /// Outputs of a matrix, if there is one of this name.
+    /// Returns the number of outputs of a matrix, if there is one of this name.
     pub(crate) fn outputs(&self, tensor: &str) -> Result<usize> {
         match self.tensors.get(tensor) {
             Some(place) => Ok(place.info.shape.dims().first().copied().unwrap_or(0)),
@@ -260,7 +260,7 @@ impl Gguf {
         }
     }
 
-    /// Of the tensors that nobody has read, the first by name.
+    /// Returns the first by name of the tensors that were never read.
     pub(crate) fn unread(&self) -> Option<&str> {
         let unread = self.tensors.iter().filter(|(_, place)| !place.is_read);
         unread.map(|(name, _)| name.as_str()).min()
@@ -285,19 +285,19 @@ impl Gguf {
         Ok(tensor)
     }
 
-    /// A vector in f32.
+    /// Reads a vector in f32.
     pub(crate) fn vector(&mut self, name: &str, length: usize) -> Result<Vec<f32>> {
         let tensor = self.tensor(name, &[length])?;
         let values = tensor.dequantize(&Device::Cpu).and_then(|tensor| tensor.to_vec1());
         values.or_else(|error| self.refuse(format!("{name}: {}", first_line(&error))))
     }
 
-    /// A vector that not all models have.
+    /// Reads a vector that not all models have.
     pub(crate) fn optional_vector(&mut self, name: &str, length: usize) -> Result<Option<Vec<f32>>> {
         if self.has(name) { self.vector(name, length).map(Some) } else { Ok(None) }
     }
 
-    /// A matrix that maps `inputs` values to `outputs`.
+    /// Reads a matrix that maps `inputs` values to `outputs`.
     pub(crate) fn matrix(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Matrix> {
         let weight = self.tensor(name, &[outputs, inputs])?;
         match self.types.iter_mut().find(|(dtype, _)| *dtype == weight.dtype()) {
@@ -308,7 +308,7 @@ impl Gguf {
     }
 }
 
-/// An integer of any width that is not negative.
+/// Returns an integer of any width that is not negative.
 fn count(value: &Value) -> Option<usize> {
     match *value {
         Value::I8(count) => count.try_into().ok(),
@@ -321,7 +321,7 @@ fn count(value: &Value) -> Option<usize> {
 }
 
 impl Part {
-    /// A file, what its header says, and the header in the checksum.
+    /// Opens a file, reads its header, and adds the header to the checksum.
     fn open(path: &Path, checksum: &mut crc32fast::Hasher) -> Result<(Self, Content)> {
         let name = path.display();
         let at_path = |error: &std::io::Error| files::at_path(path, error);

@@ -1,5 +1,5 @@
-//! Attention of a model on a GPU. The cache on the CPU takes the tokens in, decides balances and encodes; after each block its pages
-//! and exact tokens go to the GPU, which answers the block's queries.
+//! Attention of a model on a GPU. The cache on the CPU stores the tokens, decides balances and encodes. After each block
+//! its pages and exact tokens go to the GPU, which computes the attention of the block's queries.
 
 use crate::device::Device;
 use crate::failure::{At, Result};
@@ -12,7 +12,7 @@ pub(crate) struct Gpu {
 }
 
 impl Gpu {
-    /// The first GPU of a vendor's, with room for what these caches may hold.
+    /// Opens the first GPU of a vendor, with memory for these caches when they are full.
     pub(crate) fn new(device: Device, caches: &[KvCache]) -> Result<Self> {
         let gpu = device.gpu()?;
         let layer = |cache: &KvCache| Layer::new(&gpu, cache.config(), 1, 2 * cache.config().capacity);
@@ -20,7 +20,7 @@ impl Gpu {
         Ok(Self { layers: layers.at(format_args!("--device {}", device.name()))? })
     }
 
-    /// Attention of queries \[1]\[heads]\[queries]\[width], the last of which is at the newest token.
+    /// Computes attention of queries \[1]\[heads]\[queries]\[width]; the last query is at the newest token.
     pub(crate) fn attend(
         &mut self,
         layer: usize,

@@ -1,4 +1,4 @@
-//! Rows of JSON in a file, each written as soon as it is there: what takes long goes on where it was interrupted.
+//! Rows of JSON in a file. Each is written at once, so that long work continues after an interruption.
 
 use crate::failure::{At, Failure, Result, first_line};
 use crate::files;
@@ -14,7 +14,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Those that are there; none where there is no file yet.
+    /// The stored rows; none without a file.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let mut kept = Self { path: path.to_owned(), rows: Vec::new() };
         if !path.exists() {
@@ -25,7 +25,7 @@ impl Kept {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             match serde_json::from_str(line) {
                 Ok(row) => kept.rows.push(row),
-                // The last line of a run that was interrupted.
+                // The last line of an interrupted run may be a part.
                 Err(_) if number + 1 == count && !text.ends_with('\n') => {}
                 Err(error) => {
                     let (path, why) = (path.display(), first_line(&error));
@@ -63,7 +63,7 @@ impl Kept {
     }
 }
 
-/// Which text it was: the FNV-1a hash of its tokens.
+/// Identifies a text by the FNV-1a hash of its tokens.
 pub(crate) fn hash(tokens: &[u32]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in tokens.iter().flat_map(|token| token.to_le_bytes()) {

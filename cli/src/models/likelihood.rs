@@ -1,4 +1,4 @@
-//! How well a model predicts a text with one cache, and how much its predictions differ from those with another.
+//! Measures how well a model predicts a text with one cache, and how much the predictions differ from those with another.
 
 use super::attention::{Attention, Cached, Exact};
 use super::forward::Model;
@@ -12,13 +12,13 @@ use octaplex_arch::Backend;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 
-/// A model on windows of a text, with the f16 cache: what others are measured against.
+/// A model on windows of a text with the f16 cache, the baseline of other caches.
 pub(crate) struct Reference<'a> {
     model: &'a Model,
     options: &'a ModelOptions,
     windows: Vec<&'a [u32]>,
     output: Dense,
-    /// Hidden states of each window: logits are made again when they are compared, which is quicker than to keep them.
+    /// Hidden states of each window. Logits are computed again for a comparison, which is quicker than to store them.
     hidden: Vec<Vec<f32>>,
     kv_bytes: usize,
 }
@@ -26,25 +26,25 @@ pub(crate) struct Reference<'a> {
 /// Sums over predicted tokens.
 #[derive(Clone, Default)]
 struct Predictions {
-    /// Nats: -ln of the probability of the token that came.
+    /// Nats: -ln of the probability of the actual token.
     loss: f64,
     reference_loss: f64,
     divergences: Vec<f64>,
     agreed: usize,
 }
 
-/// What one cache does to a model.
+/// The results of a model with one cache.
 #[derive(Clone, Copy)]
 pub(crate) struct Outcome {
     pub(crate) tokens: usize,
     pub(crate) perplexity: f64,
     pub(crate) perplexity_f16: f64,
     pub(crate) kl_mean: f64,
-    /// The mean over the positions whose queries read pages; the others see exact tokens only. `None` if none does.
+    /// The mean over positions whose queries read pages; others see exact tokens only. `None` without such positions.
     pub(crate) kl_paged: Option<f64>,
     pub(crate) kl_p99: f64,
     pub(crate) top1_agreement: f64,
-    /// At the end of a window.
+    /// Bytes at the end of a window.
     pub(crate) kv_bytes: usize,
     pub(crate) kv_bytes_f16: usize,
     pub(crate) bits_per_value: f64,
@@ -55,7 +55,7 @@ pub(crate) struct Outcome {
 const ROWS: usize = 64;
 
 impl<'a> Reference<'a> {
-    /// `windows` windows of equal length, each from an empty cache.
+    /// Runs `windows` windows of equal length, each from an empty cache.
     pub(crate) fn new(
         model: &'a Model,
         options: &'a ModelOptions,
@@ -71,12 +71,12 @@ impl<'a> Reference<'a> {
         Ok(Self { model, options, windows, output, hidden, kv_bytes })
     }
 
-    /// Steps that a measurement reports.
+    /// Returns the steps that a measurement reports.
     pub(crate) fn steps(model: &Model, windows: usize) -> usize {
         model.shape.layers * windows
     }
 
-    /// The same text with another cache, whose attention runs on a device.
+    /// Measures the same text with another cache, whose attention runs on a device.
     pub(crate) fn measure(&self, codecs: &Codecs, device: Device, progress: &Progress) -> Result<Outcome> {
         let mut cache = self.options.cache(self.model, codecs, self.windows[0].len())?.on(device)?;
         progress.about(&codecs.describe());
@@ -113,7 +113,7 @@ impl<'a> Reference<'a> {
         })
     }
 
-    /// The perplexity without a cache, all in f32.
+    /// Returns the perplexity without a cache, all in f32.
     pub(crate) fn exact_perplexity(&self, progress: &Progress) -> Result<f64> {
         progress.about("f32");
         let hidden = run(self.model, &self.windows, &mut Exact::new(&self.model.shape), |_| (), progress)?;
@@ -121,7 +121,7 @@ impl<'a> Reference<'a> {
         Ok((predictions.loss / predictions.divergences.len() as f64).exp())
     }
 
-    /// Every position but a window's last predicts the token after it.
+    /// Compares the predictions: every position except a window's last predicts the token after it.
     fn compare(&self, hidden: &[Vec<f32>]) -> Result<Predictions> {
         let (width, backend) = (self.model.shape.width, kernels(self.options.backend()));
         let mut sum = Predictions::default();
@@ -149,7 +149,7 @@ impl<'a> Reference<'a> {
     }
 }
 
-/// Hidden states of each window.
+/// Returns the hidden states of each window.
 fn run<A: Attention>(
     model: &Model,
     windows: &[&[u32]],
@@ -164,13 +164,13 @@ fn run<A: Attention>(
     hidden.collect()
 }
 
-/// The divergence of a prediction from another.
+/// Computes the divergence of a prediction from another.
 pub(super) fn divergence(reference: &[f32], logits: &[f32], backend: Backend) -> f64 {
     Predictions::of(reference, logits, 0, backend).divergences[0]
 }
 
 impl Predictions {
-    /// One prediction.
+    /// Measures one prediction.
     fn of(reference: &[f32], logits: &[f32], target: usize, backend: Backend) -> Self {
         let best = |x: &[f32]| {
             let max = backend.min_max(x).1;
@@ -210,7 +210,7 @@ impl Outcome {
         })
     }
 
-    /// The other way round.
+    /// Reads the numbers back; `None` if one is missing.
     pub(crate) fn from_json(json: &Value) -> Option<Self> {
         let number = |name: &str| json[name].as_f64();
         let count = |name: &str| json[name].as_u64().map(|count| count as usize);

@@ -1,4 +1,4 @@
-//! A model's matrices: quantised as its file has them, or decoded for many rows.
+//! A model's matrices: quantised as in the file, or decoded for many rows.
 
 use super::repacked::Repacked;
 use crate::failure::{Failure, Result, fail, first_line};
@@ -7,21 +7,21 @@ use candle_core::{Device, Storage, Tensor};
 use rayon::prelude::*;
 use std::sync::{Arc, OnceLock};
 
-/// A matrix as the file has it, quantised.
+/// A quantised matrix of the file.
 pub(crate) struct Matrix {
     weight: Arc<QTensor>,
     product: QMatMul,
-    /// In another type, if that is faster; from the first product of few rows on.
+    /// The same matrix in a faster type, from the first product of few rows on.
     repacked: OnceLock<Option<Repacked>>,
     inputs: usize,
 }
 
-/// From so many rows on, products are in f32 on weights that are decoded for this call. With fewer, candle multiplies the
-/// quantised weights, its activations rounded to 8 bits: that reads less, but is slower a row.
+/// From this number of rows on, products are in f32 on weights that are decoded for the call. With fewer rows, candle
+/// multiplies the quantised weights by activations of 8 bits: that reads less, but each row is slower.
 const DENSE_ROWS: usize = 16;
 
 impl Matrix {
-    /// A tensor whose rows have `inputs` values.
+    /// Reads a tensor whose rows have `inputs` values.
     pub(crate) fn new(weight: QTensor, inputs: usize) -> candle_core::Result<Self> {
         let weight = Arc::new(weight);
         Ok(Self { product: QMatMul::from_arc(weight.clone())?, weight, repacked: OnceLock::new(), inputs })
@@ -37,7 +37,7 @@ impl Matrix {
         }
     }
 
-    /// x·Wᵀ for rows of `inputs`.
+    /// Computes x·Wᵀ for rows of `inputs`.
     pub(crate) fn apply(&self, x: &[f32]) -> Result<Vec<f32>> {
         check_finite(x)?; // rounded to 8 bits, NaN would become 0
         let rows = x.len() / self.inputs;
@@ -55,14 +55,14 @@ impl Matrix {
         product().map_err(|error| Failure(first_line(&error)))
     }
 
-    /// Decoded once, for many calls.
+    /// Decodes the matrix once, for many calls.
     pub(crate) fn dense(&self) -> Result<Dense> {
         let weight = self.weight.dequantize(&Device::Cpu);
         let weight = weight.map_err(|error| Failure(first_line(&error)))?;
         Ok(Dense { weight, inputs: self.inputs })
     }
 
-    /// Rows of the matrix, decoded.
+    /// Decodes rows of the matrix.
     pub(crate) fn rows(&self, rows: &[u32]) -> Result<Vec<f32>> {
         let decoded = || {
             let ids = Tensor::from_slice(rows, rows.len(), &Device::Cpu)?;
@@ -72,7 +72,7 @@ impl Matrix {
     }
 }
 
-/// Fails for activations and logits that mean nothing: every comparison with NaN is false, and would be taken for agreement.
+/// Fails if activations or logits are not finite: every comparison with NaN is false, which would look like agreement.
 pub(crate) fn check_finite(values: &[f32]) -> Result<()> {
     if values.par_iter().with_min_len(1 << 14).all(|value| value.is_finite()) {
         return Ok(());
@@ -87,7 +87,7 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// What `read` makes of x·Wᵀ, for rows of the matrix' width; the product is large, and not copied.
+    /// Passes x·Wᵀ to `read` and returns its result, for rows of the matrix' width. The product is large, so it is not copied.
     pub(crate) fn apply<T>(&self, x: &[f32], read: impl FnOnce(&[f32]) -> T) -> Result<T> {
         let product = || {
             let x = Tensor::from_slice(x, (x.len() / self.inputs, self.inputs), &Device::Cpu)?;

@@ -1,4 +1,4 @@
-//! `needle`: values hidden in a long text, asked for by name.
+//! `needle`: hides values in a long text, and asks for them by name.
 
 use super::attention::Cached;
 use super::forward::Model;
@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::json;
 use std::path::PathBuf;
 
-/// How it is done.
+/// The end of the help of `needle`.
 const HELP: &str = "\
 Example:
   octaplex needle --model qwen.gguf --text wikitext2_raw_test.txt --k trellis \\
@@ -44,7 +44,7 @@ pub(crate) struct Needle {
     /// Texts of each length, with values of their own
     #[arg(long, value_name = "N", default_value_t = 1)]
     texts: usize,
-    /// Which random values
+    /// Seed of the random values
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Write the results as JSON; - is standard output
@@ -52,7 +52,7 @@ pub(crate) struct Needle {
     json: Option<PathBuf>,
 }
 
-/// SplitMix64.
+/// The generator SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -77,12 +77,12 @@ struct Haystack {
     needles: Vec<(&'static str, String)>,
 }
 
-/// Tokens that an answer may take, and that are left for the question.
+/// The most tokens of an answer, and the tokens that are reserved for the question.
 const ANSWER: usize = 16;
 const QUESTION: usize = 32;
 
 impl Haystack {
-    /// `length` tokens of `text`, the needles among them.
+    /// Returns `length` tokens of `text` with the needles among them.
     fn new(model: &Model, text: &[u32], length: usize, needles: usize, random: &mut Random) -> Result<Self> {
         let mut names = NAMES.to_vec();
         let needles: Vec<_> = (0..needles)
@@ -111,7 +111,7 @@ impl Haystack {
         Ok(Self { tokens, needles })
     }
 
-    /// For each needle, whether it is found.
+    /// Returns for each needle whether the model found it.
     fn ask(&self, model: &Model, mut cache: Cached, progress: &Progress) -> Result<Vec<bool>> {
         model.forward(&self.tokens, &mut cache, || progress.step())?;
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What the commands on models have in common: the model, and the cache in its loop.
+//! Options that the commands on models share: the model, and its cache.
 
 use super::attention::Cached;
 use super::forward::Model;
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Tokens of a prompt that decide the balance unless told otherwise.
+/// Tokens of a prompt that decide the balance by default.
 pub(crate) const CALIBRATION: usize = 256;
 
-/// The model and how its cache is laid out; which codecs, each command says.
+/// The model and the layout of its cache. Each command adds the codecs.
 #[derive(Args, Clone)]
 pub(crate) struct ModelOptions {
     /// A language model: a GGUF file of the families Llama, Qwen2, Qwen3 or Gemma 3
@@ -74,7 +74,7 @@ fn spec(text: &str) -> std::result::Result<CodecSpec, String> {
 }
 
 impl CodecOptions {
-    /// The file that --profile names.
+    /// Reads the file of --profile.
     pub(crate) fn profile(&self) -> Option<&Path> {
         self.profile.as_deref()
     }
@@ -94,42 +94,42 @@ impl CodecOptions {
     }
 }
 
-/// The codecs of a cache, and what is done to keys before.
+/// The codecs of a cache, and the preparation of keys.
 #[derive(Clone)]
 pub(crate) struct Codecs {
     pub(crate) k: CodecSpec,
     pub(crate) v: CodecSpec,
-    /// Whether those of keys and of values are the recommended ones, once the model is known: [`ModelOptions::settled`].
+    /// Keys or values take the recommended codec, once the model is known: [`ModelOptions::settled`].
     open: [bool; 2],
-    /// Layers that have others.
+    /// Layers with other codecs.
     finer: Option<Finer>,
-    /// Those of each layer, in the place of all these.
+    /// Codecs of each layer, in place of all these.
     layers: Option<Arc<[Pair]>>,
-    /// Bits that decide all of this, likewise; and what spends them.
+    /// Bits that decide all of this once the model is known, and the profile that spends them.
     budget: Option<f64>,
     profile: Option<Arc<Profile>>,
     pub(crate) keys: Keys,
 }
 
 impl Codecs {
-    /// Nothing compressed.
+    /// Returns exact codecs.
     pub(crate) fn f16() -> Self {
         let f16 = CodecSpec::F16(Default::default());
         Self::of(f16, f16, Keys::RAW)
     }
 
-    /// These in all layers.
+    /// Returns these codecs for all layers.
     pub(crate) fn of(k: CodecSpec, v: CodecSpec, keys: Keys) -> Self {
         Self { k, v, open: [false; 2], finer: None, layers: None, budget: None, profile: None, keys }
     }
 
-    /// Each layer's own.
+    /// Returns each layer's own codecs.
     pub(crate) fn of_layers(layers: Vec<Pair>, keys: Keys) -> Self {
         let f16 = Codecs::f16();
         Self { layers: Some(layers.into()), ..Self::of(f16.k, f16.v, keys) }
     }
 
-    /// The most accurate codecs within `bits` bits a value.
+    /// Returns the most accurate codecs within `bits` bits a value.
     pub(crate) fn within(bits: f64, profile: Option<Arc<Profile>>, keys: Keys) -> Self {
         Self { budget: Some(bits), profile, ..Self::of(Codecs::f16().k, Codecs::f16().v, keys) }
     }
@@ -141,14 +141,14 @@ impl Codecs {
             && [self.k, self.v].iter().all(|spec| matches!(spec, CodecSpec::F16(_)))
     }
 
-    /// The first layers, which are exact.
+    /// Sets the first layers, which are exact.
     pub(crate) fn exact_layers(&self) -> usize {
         let f16 = CodecSpec::F16(Default::default());
         let layers = self.layers.iter().flat_map(|layers| layers.iter());
         layers.take_while(|pair| **pair == [f16; 2]).count()
     }
 
-    /// In a line.
+    /// Describes the codecs in a line.
     pub(crate) fn describe(&self) -> String {
         if let Some(layers) = &self.layers {
             let [k, v] = all_layers(layers);
@@ -166,7 +166,7 @@ impl Codecs {
         all + &finer.unwrap_or_default()
     }
 
-    /// A codec of all layers, and that of some.
+    /// Joins a codec of all layers and that of some.
     fn name(all: CodecSpec, finer: Option<(usize, CodecSpec)>) -> String {
         match finer {
             Some((layers, spec)) if spec != all => format!("{all}, {layers} layers {spec}"),
@@ -180,7 +180,7 @@ impl ModelOptions {
         self.backend.unwrap_or_else(Backend::detect)
     }
 
-    /// The model's files, and others that a command reads.
+    /// Returns the model's files, and others that a command reads.
     pub(crate) fn inputs<'a>(&self, others: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
         let mut all = files_of(&self.model);
         all.extend(others.into_iter().map(Path::to_owned));
@@ -191,7 +191,7 @@ impl ModelOptions {
         Model::load(&self.model)
     }
 
-    /// The codecs that a budget, or nothing, stands for in this model; others as they are.
+    /// Resolves a budget, or the default codecs, for this model. Other codecs stay as they are.
     pub(crate) fn settled(&self, model: &Model, codecs: Codecs) -> Result<Codecs> {
         let Some(bits) = codecs.budget else {
             let [k, v] = recommended(model.shape.head_dim).map(parse_spec);
@@ -220,14 +220,14 @@ impl ModelOptions {
         Ok(Codecs { k: each.keys, v: each.values, open: [false; 2], finer, budget: None, ..codecs })
     }
 
-    /// What decides how many bits a page takes.
+    /// Returns the configuration that decides how many bits a page takes.
     pub(crate) fn config_of(&self, model: &Model) -> CacheConfig {
         let Shape { layers, kv_heads, head_dim, .. } = model.shape;
         let config = CacheConfig::new(layers, kv_heads, head_dim, 1 << 20).boundary_layers(self.boundary);
         config.each(config.each.page(self.page))
     }
 
-    /// An empty cache for `tokens` tokens.
+    /// Creates an empty cache for `tokens` tokens.
     pub(crate) fn cache(&self, model: &Model, codecs: &Codecs, tokens: usize) -> Result<Cached> {
         let shape = &model.shape;
         let capacity = tokens.max(self.sinks.saturating_add(self.window)).saturating_add(self.page);
@@ -265,7 +265,7 @@ impl ModelOptions {
         Ok(Cached::new(layers.map_err(|error| first_line(&error)).at(codecs.describe())?, block))
     }
 
-    /// The layout of the cache, in words.
+    /// Describes the layout of the cache.
     pub(crate) fn describe(&self) -> String {
         let Self { page, sinks, window, boundary, calibrate, .. } = self;
         let boundary = match boundary {
@@ -276,7 +276,7 @@ impl ModelOptions {
         format!("pages of {page}, {sinks} sinks, window {window}{boundary}{calibrate}")
     }
 
-    /// What a row of results was measured with.
+    /// Returns the settings of a row of results.
     pub(crate) fn json(&self, model: &Model, codecs: &Codecs) -> Value {
         let finer = codecs.finer;
         let k = Codecs::name(codecs.k, finer.map(|finer| (finer.layers, finer.keys)));
@@ -294,14 +294,14 @@ impl ModelOptions {
         json
     }
 
-    /// What all runs of a session share.
+    /// Returns the settings that all runs of a session share.
     pub(crate) fn json_of_session(&self, model: &Model, codecs: &Codecs) -> Value {
         let mut json = self.json(model, codecs);
         json["weights"] = model.checksum.into();
         json
     }
 
-    /// The same for a file of its own, which says where it comes from.
+    /// Returns the same for a file of its own, with the origin of the numbers.
     pub(crate) fn json_with_run(&self, model: &Model, codecs: &Codecs) -> Value {
         let mut json = self.json(model, codecs);
         json["run"] = provenance::json(&self.model.display().to_string(), self.backend(), json!({}));

@@ -13,7 +13,7 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What the numbers mean.
+/// The end of the help of `perplexity`.
 const HELP: &str = "\
 Example:
   octaplex perplexity --model smollm2.gguf --text wikitext2_raw_test.txt \\
@@ -54,7 +54,7 @@ pub(crate) struct Perplexity {
     /// Also run attention in f32, without any cache
     #[arg(long)]
     exact: bool,
-    /// Where attention reads the compressed cache; everything else runs on the CPU, also the f16 cache
+    /// Device for attention on the compressed cache; everything else runs on the CPU, also the f16 cache
     #[arg(long, value_enum, default_value_t = Device::Cpu)]
     device: Device,
     /// Write the numbers of the tokens, one a line, so that another engine can read the same tokens
@@ -65,7 +65,7 @@ pub(crate) struct Perplexity {
     json: Option<PathBuf>,
 }
 
-/// What `--tokens` and `--windows` may be.
+/// Checks `--tokens` and `--windows`.
 pub(crate) fn check_windows(model: &Model, tokens: usize, windows: usize) -> Result<()> {
     if tokens < 2 || windows == 0 || tokens.checked_mul(windows).is_none() {
         fail!("--tokens {tokens} --windows {windows}: at least one window of 2 tokens");

@@ -1,4 +1,4 @@
-//! Profiles of models: which layers may lose more than others.
+//! Profiles of models: which layers lose less than others.
 
 use crate::codecs::shown_spec;
 use crate::failure::{At, Result};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 /// Codecs of a layer's keys and values.
 pub(crate) type Pair = [CodecSpec; 2];
 
-/// Bytes of a profile, which has a few thousand.
+/// The most bytes of a profile; usual ones have a few thousand.
 const LARGEST: u64 = 1 << 20;
 
-/// The profile in a file.
+/// Reads the profile in a file.
 pub(crate) fn read_profile(path: &Path) -> Result<Arc<Profile>> {
     let text = files::text(path, files::read_regular(path, LARGEST)?)?;
     Ok(Arc::new(text.parse().at(path.display())?))
 }
 
-/// The codecs of keys and of values of all layers, in words, the smallest first.
+/// Lists the codecs of keys and of values of all layers, the smallest first.
 pub(crate) fn all_layers(layers: &[Pair]) -> [String; 2] {
     [0, 1].map(|role| {
         let mut counts: Vec<(CodecSpec, usize)> = Vec::new();
@@ -36,10 +36,10 @@ pub(crate) fn all_layers(layers: &[Pair]) -> [String; 2] {
     })
 }
 
-/// A line for each layer: the bits of its keys and of its values, as bars.
+/// Draws a line for each layer: the bits of its keys and of its values, as bars.
 pub(crate) fn picture(layers: &[Pair], dim: usize) -> String {
     let bar = |spec: CodecSpec| {
-        // Without what rows store beside their codes, which differs by the kind of page.
+        // Without the norms of rows, which differ by the kind of page.
         let bits = spec.bits_per_value(dim);
         format!("{} {bits:.1}", "▇".repeat((3.0 * bits).round() as usize))
     };

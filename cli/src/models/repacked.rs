@@ -1,6 +1,6 @@
-//! Products with weights that candle has no vector instructions for. Q4_1, Q5_0 and Q5_1 have a scale, perhaps a minimum,
-//! and codes of four or five bits for each 32 weights. Their codes and scales are written as Q4_0 or Q8_0, for which
-//! it has some. That is exact: what is left of the minimum is multiplied by the sum of 32 activations.
+//! Multiplies by weights that candle has no vector instructions for. Q4_1, Q5_0 and Q5_1 have a scale, perhaps a minimum,
+//! and codes of four or five bits for each 32 weights. Their codes and scales are rewritten as Q4_0 or Q8_0, which candle
+//! is fast at. That is exact: the rest of the minimum is multiplied by the sum of 32 activations.
 //!
 //! SmolLM2-135M in Q4_1, one thread, two cores with a load of 8: 5.9, 17.0 and 8.5 tokens/s, and 3.1, 3.5 and 4.2 without
 //! (three pairs of runs in turns, medians of 16 tokens).
@@ -15,13 +15,13 @@ const BLOCK: usize = 32;
 /// A matrix written in a faster type.
 pub(super) struct Repacked {
     codes: QMatMul,
-    /// What weights have beside code and scale, \[block of a row]\[output]; empty if nothing.
+    /// The minima of weights that have some, \[block of a row]\[output]; otherwise empty.
     minima: Vec<f32>,
     outputs: usize,
 }
 
 impl Repacked {
-    /// None for types that have kernels.
+    /// Rewrites a matrix, or returns `None` for types that have kernels.
     pub(super) fn new(weight: &QTensor) -> Result<Option<Self>> {
         let (into, size) = match weight.dtype() {
             GgmlDType::Q4_1 => (GgmlDType::Q4_0, 20),
@@ -64,7 +64,7 @@ impl Repacked {
         Ok(Some(Self { codes: QMatMul::from_qtensor(codes)?, minima, outputs }))
     }
 
-    /// x·Wᵀ.
+    /// Computes x·Wᵀ.
     pub(super) fn apply(&self, x: &Tensor) -> Result<Vec<f32>> {
         let inputs = x.dim(1)?;
         let mut product: Vec<f32> = self.codes.forward(x)?.flatten_all()?.to_vec1()?;

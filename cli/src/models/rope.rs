@@ -1,20 +1,20 @@
-//! Rotary position embedding: pairs of channels turned by an angle that grows with the position.
+//! Rotary position embedding: rotates pairs of channels by an angle that grows with the position.
 
 use super::gguf::Gguf;
 use crate::failure::{Result, shown};
 use std::f64::consts::TAU;
 
-/// How fast each pair turns, and which channels are a pair.
+/// The speed of each pair's rotation, and which channels are a pair.
 pub(crate) struct Rope {
-    /// Radians a position.
+    /// Angle in radians per position.
     frequencies: Vec<f64>,
-    /// The factor of the turned channels. It is 1 except with yarn.
+    /// The factor of the rotated channels. It is 1 except with yarn.
     magnitude: f64,
-    /// Neighbours (2i, 2i+1), as Llama's weights are stored in GGUF; otherwise the halves (i, i + n/2).
+    /// Pairs are neighbours (2i, 2i+1), as Llama's weights are stored in GGUF; otherwise the halves (i, i + n/2).
     neighbours: bool,
 }
 
-/// How a model was made to read texts that are longer than those of its first training.
+/// The scaling of angles for texts that are longer than those of the model's first training.
 #[derive(Clone, Copy)]
 pub(crate) enum Scaling {
     /// The factor by which all pairs turn slower. It is 1 without scaling.
@@ -25,18 +25,18 @@ pub(crate) enum Scaling {
 /// Slow pairs turn slower, fast ones as before, those between by a mixture of both (<https://arxiv.org/abs/2309.00071>).
 #[derive(Clone, Copy)]
 pub(crate) struct Yarn {
-    /// How many times slower.
+    /// The angles of slow pairs are divided by this factor.
     factor: f64,
     /// Tokens of the first training.
     context: f64,
-    /// Turns over these tokens from which on a pair is fast, and up to which it is slow.
+    /// Turns over these tokens: pairs with more than the first are fast, those with fewer than the second slow.
     fast: f64,
     slow: f64,
-    /// What the usual magnitude is multiplied by.
+    /// Factor of the usual magnitude.
     magnitude: f64,
 }
 
-/// Entries under `rope.` that are read here or by the model. Others change the angles in ways that are not known here.
+/// Entries under `rope.` that this file or the model reads. Others change the angles in unknown ways.
 const KNOWN: [&str; 11] = [
     "dimension_count",
     "freq_base",
@@ -52,8 +52,8 @@ const KNOWN: [&str; 11] = [
 ];
 
 impl Scaling {
-    /// What a file says of it: `context` are the tokens that the model was trained for. As llama.cpp reads it: linear where
-    /// there is no type, the older `scale_linear` where there is no factor.
+    /// Reads the scaling of a file; `context` is the number of tokens that the model was trained for. Like llama.cpp, it
+    /// takes a missing type as linear, and the older `scale_linear` if the factor is missing.
     pub(crate) fn new(gguf: &Gguf, architecture: &str, context: usize) -> Result<Self> {
         let start = format!("{architecture}.rope.");
         let key = |name: &str| format!("{start}{name}");
@@ -85,12 +85,12 @@ impl Scaling {
         }
     }
 
-    /// The same frequency after scaling: that of pair `pair` of `turned` channels.
+    /// Returns the frequency of pair `pair` of `turned` channels after scaling.
     fn scale(&self, frequency: f64, pair: usize, turned: usize, base: f64) -> f64 {
         match *self {
             Self::Linear(factor) => frequency / factor,
             Self::Yarn(Yarn { factor, context, fast, slow, .. }) => {
-                // The pair that turns so often over the context.
+                // The pair that makes this number of turns over the context.
                 let pair_of = |turns: f64| turned as f64 * (context / (turns * TAU)).ln() / (2.0 * base.ln());
                 let first = pair_of(fast).floor().max(0.0);
                 let last = pair_of(slow).ceil().min(turned as f64 - 1.0);
@@ -109,7 +109,7 @@ impl Scaling {
 }
 
 impl Rope {
-    /// Pair i of n turns by base^(-i/n) radians a position, before scaling.
+    /// Pair i of n rotates by base^(-i/n) radians a position, before scaling.
     pub(crate) fn new(
         gguf: &mut Gguf,
         architecture: &str,
@@ -122,7 +122,7 @@ impl Rope {
         if turned > head_dim || !turned.is_multiple_of(2) {
             return gguf.refuse(format!("{turned} channels of {head_dim} are turned by position"));
         }
-        // Llama 3.1 and later slow the slow pairs down.
+        // Llama 3.1 and later rotate the slow pairs still more slowly.
         let factors = gguf.optional_vector("rope_freqs.weight", turned / 2)?;
         let base = f64::from(base);
         let frequency = |pair: usize| {
@@ -133,7 +133,7 @@ impl Rope {
         Ok(Self { frequencies, magnitude: scaling.magnitude(), neighbours: architecture == "llama" })
     }
 
-    /// Turns \[heads]\[tokens]\[width], the first token at `position`.
+    /// Rotates \[heads]\[tokens]\[width]; the first token is at `position`.
     pub(crate) fn turn(&self, rows: &mut [f32], width: usize, tokens: usize, position: usize) {
         let pairs = self.frequencies.len();
         let angles: Vec<(f32, f32)> = (position..position + tokens)

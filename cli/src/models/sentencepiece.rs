@@ -18,7 +18,7 @@ struct Piece<'a> {
     kind: i32,
 }
 
-/// What a piece is: `tokenizer.ggml.token_type`.
+/// Kinds of pieces: `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
@@ -26,7 +26,7 @@ const USER_DEFINED: i32 = 4;
 /// A space within pieces.
 const SPACE: &str = "\u{2581}";
 
-/// The tokenizer of a file whose `tokenizer.ggml.model` is "llama".
+/// Reads the tokenizer of a file whose `tokenizer.ggml.model` is "llama".
 pub(crate) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer> {
     let texts = gguf.list("tokenizer.ggml.tokens", Value::to_string)?;
     let scores = gguf.list("tokenizer.ggml.scores", Value::to_f32)?;
@@ -48,7 +48,7 @@ pub(crate) fn tokenizer(gguf: &Gguf) -> Result<Tokenizer> {
 fn build(pieces: &[Piece]) -> Result<Tokenizer> {
     let failed = |error: tokenizers::Error| Failure(first_line(&error));
     let vocabulary: Vocab = pieces.iter().zip(0..).map(|(piece, id)| (piece.text.to_owned(), id)).collect();
-    // Letters without a piece are spelt in bytes: without all of these, text would get lost.
+    // Letters without a piece are spelt in bytes. If a byte had no token, text would get lost.
     let mut bytes = (0..=255).map(|byte| format!("<0x{byte:02X}>"));
     if let Some(byte) = bytes.find(|byte| !vocabulary.contains_key(byte)) {
         return Err(Failure(format!("no token {byte}")));
@@ -59,7 +59,7 @@ fn build(pieces: &[Piece]) -> Result<Tokenizer> {
     tokenizer.with_normalizer(Some(spaces(" ", SPACE)?)).map_err(failed)?;
     let decoders = [spaces(SPACE, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
     tokenizer.with_decoder(Some(Sequence::new(decoders.into())));
-    // These are found in the text as it is, before anything is merged.
+    // These tokens are found in the original text, before anything is merged.
     let found = |kind: i32| {
         let pieces = pieces.iter().filter(move |piece| piece.kind == kind);
         pieces.map(move |piece| AddedToken::from(piece.text, kind == CONTROL).normalized(false))
@@ -69,8 +69,8 @@ fn build(pieces: &[Piece]) -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Pairs in the order in which the crate `tokenizers` is to merge them. SentencePiece joins the two neighbours whose piece has
-/// the best score: so every cut of a piece in two makes a pair, and pairs are as good as their pieces.
+/// Returns pairs in the order in which the crate `tokenizers` must merge them. SentencePiece joins the two neighbours whose
+/// piece has the best score. So every cut of a piece in two makes a pair, with the score of the piece.
 fn merges(pieces: &[Piece]) -> Vec<(String, String)> {
     let mut normal: Vec<_> = pieces.iter().filter(|piece| piece.kind == NORMAL).collect();
     normal.sort_by(|a, b| b.score.total_cmp(&a.score));

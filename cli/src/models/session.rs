@@ -1,4 +1,4 @@
-//! Sessions: tokens and their compressed cache in a file, to go on from without computing them again.
+//! Sessions: tokens and their compressed cache in a file, so that a later run continues without computing them again.
 
 use super::attention::Cached;
 use crate::console::is_dash;
@@ -9,30 +9,30 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// `octasess`, version and checksum of the rest as u32, then the head as JSON and each layer's snapshot, a length of
-/// u64 before each.
+/// The file begins with `octasess`, then version and checksum of the rest as u32. The head as JSON and each layer's
+/// snapshot follow, with a length of u64 before each.
 const MAGIC: &[u8; 8] = b"octasess";
 const VERSION: u32 = 1;
 const START: usize = 16;
 
-/// A file that a cache comes from and goes to.
+/// A file that stores a cache between runs.
 pub(crate) struct Session {
     path: PathBuf,
     head: Head,
-    /// The whole file, and where the layers begin; empty where there is none yet.
+    /// The whole file, and the place where the layers begin; empty for a new file.
     bytes: Vec<u8>,
     layers: usize,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// Model, codecs, layout: what all runs of a session share.
+    /// Model, codecs and layout, which all runs of a session share.
     run: Value,
     tokens: Vec<u32>,
     prefill: Prefill,
 }
 
-/// Tokens that were read at once, and how long that took.
+/// A number of tokens that were read at once, and the time.
 #[derive(Clone, Copy, Default, Serialize, Deserialize)]
 pub(crate) struct Prefill {
     pub(crate) tokens: usize,
@@ -51,7 +51,7 @@ impl Prefill {
 }
 
 impl Session {
-    /// The session at `path`, if there is one, which must be of a run like this one.
+    /// Opens the session at `path`, if the file exists. It must be of a run like this one.
     pub(crate) fn open(path: &Path, run: Value) -> Result<Self> {
         if is_dash(path) {
             fail!("--session {}: a session is a file", path.display());
@@ -65,7 +65,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The same failure, with what can be done about it.
+    /// Adds advice to a failure.
     fn refuse<T>(&self, why: impl std::fmt::Display) -> Result<T> {
         let path = self.path.display();
         fail!("{path}: {why}; it stays as it is: name another file with --session, or delete this one")
@@ -98,7 +98,7 @@ impl Session {
         Ok(())
     }
 
-    /// The bytes behind the length at `at`, which moves behind them.
+    /// Returns the bytes behind the length at `at`, and moves `at` behind them.
     fn section(&self, at: &mut usize) -> Option<&[u8]> {
         let length = u64::from_le_bytes(*self.bytes.get(*at..)?.first_chunk()?);
         let start = *at + 8;
@@ -108,18 +108,18 @@ impl Session {
         Some(section)
     }
 
-    /// Tokens of it.
+    /// Returns the tokens of the session.
     pub(crate) fn tokens(&self) -> usize {
         self.head.tokens.len()
     }
 
-    /// The largest of its prefills.
+    /// Returns the largest of its prefills.
     pub(crate) fn prefill(&self) -> Prefill {
         self.head.prefill
     }
 
-    /// Fills an empty cache with what a prompt has in common with the session, except the prompt's last token, which
-    /// logits are to come from. Returns how many tokens these are, and in words what became of the others.
+    /// Fills an empty cache with the common start of the prompt and the session, without the prompt's last token, whose
+    /// logits are needed. Returns the number of these tokens, and a note about the others.
     pub(crate) fn resume(
         &mut self,
         cache: &mut Cached,
@@ -158,7 +158,7 @@ impl Session {
         Ok((kept, note))
     }
 
-    /// Writes the file anew, under another name first: an interruption leaves what was there. Returns its bytes.
+    /// Writes a new file under another name first, so that an interruption keeps the old one. Returns its bytes.
     pub(crate) fn save(&mut self, cache: &Cached, tokens: &[u32], prefill: Prefill) -> Result<usize> {
         self.head.tokens = tokens.to_vec();
         if prefill.tokens >= self.head.prefill.tokens {

@@ -1,4 +1,4 @@
-//! What kind of model is in a file, and its sizes.
+//! The kind of model in a file, and its sizes.
 
 use super::gguf::Gguf;
 use crate::failure::{Result, shown};
@@ -12,20 +12,20 @@ pub(crate) struct Shape {
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
     pub(crate) head_dim: usize,
-    /// Of the layer between attention and attention.
+    /// Width of the layer between attention and attention.
     pub(crate) feed: usize,
-    /// Tokens that it was trained for.
+    /// Tokens that the model was trained for.
     pub(crate) context: usize,
-    /// Of its norms.
+    /// Epsilon of its norms.
     pub(crate) epsilon: f32,
-    /// None: all layers are global.
+    /// `None`: all layers are global.
     pub(crate) local: Option<Local>,
 }
 
 /// Layers whose queries see the newest tokens only (Gemma).
 #[derive(Clone, Copy)]
 pub(crate) struct Local {
-    /// Tokens that they see, their own included.
+    /// The number of tokens that they see, their own included.
     pub(crate) window: usize,
     /// The last of every `period` layers is global.
     pub(crate) period: usize,
@@ -33,10 +33,10 @@ pub(crate) struct Local {
 
 const ARCHITECTURES: &[&str] = &["llama", "qwen2", "qwen3", "gemma3"];
 
-/// What Gemma's files leave out: every sixth layer is global.
+/// The period of global layers, which Gemma's files leave out.
 const GEMMA_PERIOD: usize = 6;
 
-/// Entries that change what the layers of other families compute: 0 or false where they change nothing.
+/// Entries that change the results of other families' layers. Where they are 0 or false they change nothing.
 const CHANGES: [&str; 8] = [
     "attention.scale",
     "attention.clamp_kqv",
@@ -48,17 +48,17 @@ const CHANGES: [&str; 8] = [
     "embedding_scale",
 ];
 
-/// The architecture's name, which must be one of those that are known.
+/// Returns the architecture's name, if it is a known one.
 pub(crate) fn architecture(gguf: &Gguf) -> Result<String> {
     let architecture = gguf.optional_text("general.architecture")?.unwrap_or("").to_owned();
     let (name, known) = (shown(&architecture), ARCHITECTURES.join(", "));
     let has = |part: &str| !gguf.keys(&format!("{architecture}.{part}")).is_empty();
-    // Other programs name dozens of these; what they have in common is in the file.
+    // Other programs name dozens of these. The file has an entry for each property that they share.
     let experts = gguf.optional_count(&format!("{architecture}.expert_count"))?;
     let kind = if experts.is_some_and(|experts| experts > 0) {
         "is a mixture of experts"
     } else if has("ssm.") || has("wkv.") || has("shortconv.") {
-        "has recurrent layers, alone or beside attention"
+        "has recurrent layers, alone or with attention"
     } else if ARCHITECTURES.contains(&architecture.as_str()) {
         return Ok(architecture);
     } else {
@@ -68,7 +68,7 @@ pub(crate) fn architecture(gguf: &Gguf) -> Result<String> {
 }
 
 impl Shape {
-    /// The sizes in a file of one of the known architectures.
+    /// Reads the sizes in a file of a known architecture.
     pub(crate) fn new(gguf: &Gguf, architecture: &str) -> Result<Self> {
         let gemma = architecture == "gemma3";
         let key = |name: &str| format!("{architecture}.{name}");
@@ -123,7 +123,7 @@ impl Shape {
         })
     }
 
-    /// Tokens that queries of a layer see, their own included; `None` for all.
+    /// Returns the number of tokens that queries of a layer see, their own included; `None` for all.
     pub(crate) fn window(&self, layer: usize) -> Option<usize> {
         self.local.filter(|local| !(layer + 1).is_multiple_of(local.period)).map(|local| local.window)
     }

@@ -1,4 +1,4 @@
-//! `sweep`: many caches on the same text, each row kept as soon as it is there.
+//! `sweep`: measures many caches on the same text, and stores each result at once.
 
 mod page;
 mod rows;
@@ -31,7 +31,7 @@ const DEFAULT_CODECS: &str = "f16; trellis:bits=2; trellis:bits=3; trellis:bits=
     int:bits=3,group=32; int:group=32; int:group=32,asymmetric=true; int8; q8_0; q5_0; q4_0; \
     q4_0:rotate=keys/q4_0:rotate=values; iq4_nl; fp8; fp8:scale=token";
 
-/// What a sweep is.
+/// The end of the help of `sweep`.
 const HELP: &str = "\
 Example:
   octaplex sweep --model qwen.gguf --text wikitext2_raw_test.txt \\
@@ -39,9 +39,10 @@ Example:
 
 Runs every codec with every way to prepare keys, on the same windows of the
 text. By default these are about 100 runs, which take hours even for a small
-model: choose with --codecs, --keys, --tokens and --windows. `octaplex perplexity --help` explains the numbers. The f16 cache runs
-once. Each result is added at once to the file --rows, as a line of JSON. If the
-sweep is interrupted, start it again: it skips the results in that file.";
+model: choose with --codecs, --keys, --tokens and --windows. The numbers are
+those of `octaplex perplexity --help`. The f16 cache runs once. Each result is
+added at once to the file --rows, as a line of JSON. If the sweep is
+interrupted, start it again: it skips the results in that file.";
 
 /// Arguments of `sweep`.
 #[derive(Args)]
@@ -65,7 +66,7 @@ pub(crate) struct Sweep {
     /// A profile of this model, from octaplex calibrate: it spends the numbers of bits in --codecs
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// How keys are prepared
+    /// Preparations of keys
     #[arg(long, value_name = "HOW,HOW,…", value_delimiter = ',', default_value = "plain,page,balanced")]
     keys: Vec<Preparation>,
     /// File that keeps the results, so that a later run skips them
@@ -82,7 +83,7 @@ pub(crate) struct Sweep {
     csv: Option<PathBuf>,
 }
 
-/// A codec as it was given, and what it means.
+/// A codec as the user gave it, and its specs.
 type Case = (String, Preparation, Codecs);
 
 fn cases(sweep: &Sweep) -> Result<Vec<Case>> {
@@ -144,8 +145,8 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         key["text"] = fingerprint.clone().into();
         key
     };
-    // A cache that cannot be built is an error now, not hours later. Of the codecs that nobody asked for, those that the
-    // model's width does not suit are left out.
+    // A cache that cannot be built is an error now, not hours later. Default codecs that do not suit the model's width are
+    // left out.
     let mut left_out = Vec::new();
     for case in &cases {
         match options.cache(&model, &case.2, *tokens) {
@@ -214,7 +215,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     ))
 }
 
-/// The rows as the pictures and CSV files have them.
+/// Returns the rows in the form of the pictures and CSV files.
 fn rates_of(rows: &[Row]) -> Vec<Rate> {
     let rate = |row: &Row| {
         let (keys, values) = row.codec.split_once('/').unwrap_or((&row.codec, &row.codec));
@@ -236,11 +237,10 @@ fn rates_of(rows: &[Row]) -> Vec<Rate> {
     rows.iter().map(rate).collect()
 }
 
-/// The outcome in a row, if all that `key` says is in it.
+/// Returns the outcome in a stored row, if the row has all fields of `key`.
 fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     let key = key.as_object()?;
-    // Rows that do not say how large the model's file was are taken for this model's, and those that say nothing of the
-    // calibration had what is usual.
+    // Older rows lack the size of the model's file: they count as this model's. Rows without a calibration had the usual one.
     let is_other = |(name, value): (&String, &Value)| match row.get(name) {
         Some(found) => found != value,
         None if name == "calibrate" => *value != CALIBRATION,
@@ -252,7 +252,7 @@ fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     Outcome::from_json(row)
 }
 
-/// Without the columns that are in the page only.
+/// Drops the columns that only the page has.
 fn table(about: &str, rows: &[Row]) -> String {
     let columns =
         [("keys", 8), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("paged", 8)];
@@ -264,7 +264,7 @@ fn table(about: &str, rows: &[Row]) -> String {
     format!("{}\n\n{}\n{LEGEND}", wrap(about), table.text())
 }
 
-/// A line for each column of the table.
+/// Returns a line for each column of the table.
 const LEGEND: &str = "\
 keys    how they are prepared: plain, page (centred by page), balanced (both)
 bits    a value of the whole cache, everything counted

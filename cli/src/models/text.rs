@@ -1,4 +1,4 @@
-//! Text and tokens: the tokenizer that a GGUF file carries.
+//! Converts text to tokens and back, with the tokenizer of a GGUF file.
 
 use super::gguf::Gguf;
 use super::sentencepiece;
@@ -14,12 +14,12 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{SplitDelimiterBehavior, Tokenizer};
 
-/// Text to tokens and back.
+/// Converts text to tokens and back.
 pub(crate) struct Text {
     tokenizer: Tokenizer,
-    /// Put before every text by models that were trained so.
+    /// The token before every text, for models that were trained so.
     first: Option<u32>,
-    /// Ends what a model writes.
+    /// Tokens that end the model's text.
     last: Vec<u32>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Text {
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Text {
-    /// The tokenizer of a model whose embedding has `vocabulary` tokens.
+    /// Reads the tokenizer of a model whose embedding has `vocabulary` tokens.
     pub(crate) fn new(gguf: &Gguf, vocabulary: usize) -> Result<Self> {
         let token = |key: &str| match gguf.optional_count(key)? {
             Some(token) if token >= vocabulary => {
@@ -63,18 +63,18 @@ impl Text {
         Ok(Self { tokenizer, first, last })
     }
 
-    /// A text from its start, with what the model wants before it.
+    /// Returns the tokens of a text from its start, with those that the model needs before it.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.first.into_iter().chain(self.encode_part(text)?).collect())
     }
 
-    /// A text in the middle of another.
+    /// Returns the tokens of a text in the middle of another.
     pub(crate) fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = self.tokenizer.encode_fast(text, false);
         Ok(encoding.map_err(|error| Failure(first_line(&error)))?.get_ids().to_vec())
     }
 
-    /// Tokens before every text.
+    /// Returns the tokens before every text.
     pub(crate) fn before(&self) -> usize {
         usize::from(self.first.is_some())
     }
@@ -87,7 +87,7 @@ impl Text {
         self.last.contains(&token)
     }
 
-    /// The first `count` tokens of a file, which the options `asked` ask for.
+    /// Returns the first `count` tokens of a file; `asked` names the option of the count.
     pub(crate) fn of_file(&self, path: &Path, count: usize, asked: &str) -> Result<Vec<u32>> {
         let tokens = self.start_of_file(path, count)?;
         if tokens.len() < count {
@@ -97,7 +97,7 @@ impl Text {
         Ok(tokens)
     }
 
-    /// The first `most` tokens of a file, or all of a shorter one.
+    /// Returns the first `most` tokens of a file, or all of a shorter one.
     pub(crate) fn start_of_file(&self, path: &Path, most: usize) -> Result<Vec<u32>> {
         let text = files::text(path, files::read(path)?)?;
         let mut tokens = self.encode(&text)?;
@@ -106,16 +106,16 @@ impl Text {
     }
 }
 
-/// A byte-level tokenizer, with the words that its name stands for; and whether a token begins every text where the file
+/// Returns a byte-level tokenizer with the rule that its name stands for, and whether a token begins every text if the file
 /// does not say so.
 fn byte_level(gguf: &Gguf) -> Result<(Tokenizer, bool)> {
-    // Candle takes entries of other types for none.
+    // Candle ignores entries of other types.
     gguf.optional_list("tokenizer.ggml.token_type")?;
     let tokenizer = Tokenizer::from_gguf(&gguf.content);
     let mut tokenizer =
         tokenizer.or_else(|error| gguf.refuse(format!("its tokenizer: {}", first_line(&error))))?;
     let bytes = |words: bool| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, words));
-    // How text is cut into words is not in the file, only its name.
+    // The file names the rule that cuts text into words, and does not contain it.
     let name = gguf.optional_text("tokenizer.ggml.pre")?;
     let is_llama3 = matches!(name, Some("llama3" | "llama-v3" | "llama-bpe"));
     let words = match name {
@@ -138,7 +138,7 @@ fn byte_level(gguf: &Gguf) -> Result<(Tokenizer, bool)> {
     if let Some(words) = words {
         tokenizer.with_pre_tokenizer(Some(Sequence::new(words)));
     }
-    // Its words that are tokens are taken whole, even where no merges lead to them.
+    // Words that are tokens are taken whole, even if no merges lead to them.
     if let (true, ModelWrapper::BPE(model)) = (is_llama3, tokenizer.get_model()) {
         let mut model = model.clone();
         model.ignore_merges = true;

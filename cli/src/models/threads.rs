@@ -1,4 +1,4 @@
-//! How many threads candle multiplies with.
+//! Sets the number of threads that candle multiplies with.
 
 use std::env;
 use std::thread::available_parallelism;
@@ -6,11 +6,11 @@ use std::thread::available_parallelism;
 /// The variable that candle reads this from, once.
 const THREADS: &str = "CANDLE_NUM_THREADS";
 
-/// Starts this program again with a number of threads for candle, unless the user has given one. Candle's threads wait for
-/// each other by spinning, after each of some two hundred products a token, and there are as many as the machine has cores,
-/// whatever of these this process may use. One that has to wait for its core stops them all for as long. So there are no
-/// more than cores that may be used, and one where there are two. A process cannot change its own variables safely; hence
-/// another program in its place, with the same number and the same files.
+/// Starts this program again with a number of threads for candle, unless the user has given one. Candle starts a thread for
+/// each core of the machine, however many cores this process may use. After each of some two hundred products a token, its
+/// threads spin until all are done, so one that waits for its core stops them all. So the number is at most that of the
+/// usable cores, and one if there are two. A process cannot change its own variables safely; hence another program in its
+/// place, with the same process number and the same files.
 ///
 /// SmolLM2-135M in Q4_1 on two cores with a load of 8: 5.9, 17.0 and 8.5 tokens/s with one thread, 1.0 each time with two (three
 /// pairs of runs in turns, medians of 16 tokens).
@@ -27,7 +27,7 @@ pub(crate) fn settle() {
         let mut arguments = env::args_os();
         let mut command = std::process::Command::new(program);
         command.arg0(arguments.next().unwrap_or_default());
-        // Where that fails, this program goes on as it is.
+        // If that fails, this program continues as it is.
         let _ = command.args(arguments).env(THREADS, threads.to_string()).exec();
     }
     #[cfg(not(unix))]

@@ -1,4 +1,4 @@
-//! What the tool does with files: no input is written over, nothing endless is read, and nothing is left behind.
+//! Files of the tool: no input is overwritten, nothing endless is read, and no temporary file remains.
 
 use crate::common::{fails, folder, succeeds};
 use crate::samples::safetensors;
@@ -51,7 +51,7 @@ fn no_input_is_an_output() {
     assert!(!folder.join("new").exists());
     #[cfg(unix)]
     {
-        // What the shell opens is a file too.
+        // A file that the shell opens is also an input.
         let input = || Stdio::from(File::open(folder.join("x.npy")).unwrap());
         let output = with_input(&folder, input(), Stdio::null(), &["encode", "f32", "-", "hard.npy"]);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -100,7 +100,7 @@ fn nothing_endless_is_read() {
     succeeds(&folder, &["encode", "f32", "--dim", "64", "pipe", "out"]);
     assert!(writer.wait().unwrap().success());
     assert_eq!(std::fs::read(folder.join("out")).unwrap(), [0; 256]);
-    // What is wrong with standard input is said of it by name.
+    // Errors of standard input name it.
     let output = with_input(&folder, Stdio::null(), Stdio::null(), &["--input", "-"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.starts_with("octaplex: standard input: ") && error.contains("it is empty"), "{error}");
@@ -121,7 +121,7 @@ fn files_of_killed_runs_are_removed() {
     assert_eq!(names, [".octaplex-notes.tmp2", "rows.json"]);
 }
 
-/// Raw rows with their width, and what is wrong with them.
+/// Raw rows with their width, and the errors of such files.
 #[test]
 fn compare_takes_raw_rows() {
     let folder = folder("raw_rows");
@@ -189,7 +189,7 @@ fn advice_needs_data() {
     assert!(page.contains("Page with plots: page.html") && !page.contains("add --html"), "{page}");
     std::fs::write(folder.join("x.npy"), npy("<f4", "(64, 64)", &values(64 * 64))).unwrap();
     assert!(succeeds(&folder, &["--input", "x.npy"]).contains(" a value take "));
-    // Who gave a budget is not told to give one.
+    // A user who gave a budget gets no advice to give one.
     let text = succeeds(&folder, &["--codecs", "q8_0", "--budget", "3"]);
     assert!(!text.contains("with --budget"), "{text}");
 }

@@ -110,7 +110,7 @@ fn tensors_that_nothing_reads_are_refused() {
         let folder = changed("unread", architecture, |tiny| tiny.add_vector(name, 32));
         refused(&folder, &[&format!("a tensor that {architecture} does not have, {name}")]);
     }
-    // What early files have besides.
+    // A tensor that early files have, and that nothing reads.
     let folder = changed("unread", "llama", |tiny| tiny.add_vector("blk.0.attn_rot_embd.weight", 32));
     perplexity(&folder, "tiny.gguf");
 }
@@ -132,7 +132,7 @@ fn entries_of_another_type_are_not_left_out() {
         let folder = changed("types", "llama", |tiny| tiny.also = vec![(name, kind, value)]);
         refused(&folder, &[&format!("{name} {word}")]);
     }
-    // Integers of other widths, and lists of equal ones, mean what they say.
+    // Integers of other widths, and lists of equal ones, have the same meaning.
     let exact = perplexity(&changed("types", "llama", |_| ()), "tiny.gguf");
     for (kind, value) in [(11, 2i64.to_le_bytes().to_vec()), (1, vec![2]), (LIST, counts(&[2, 2]))] {
         let also = vec![("llama.attention.head_count_kv", kind, value)];
@@ -164,7 +164,7 @@ fn other_families_are_refused_by_name() {
     refused(&folder, &["\"qwen3moe\" is a mixture of experts", "llama, qwen2, qwen3, gemma3"]);
     refused(&with("llama", "llama.expert_count", U32, u32(8)), &["\"llama\" is a mixture of experts"]);
     let folder = with("falcon-h1", "falcon-h1.ssm.state_size", U32, u32(128));
-    refused(&folder, &["\"falcon-h1\" has recurrent layers, alone or beside attention"]);
+    refused(&folder, &["\"falcon-h1\" has recurrent layers, alone or with attention"]);
     refused(&with("rwkv7", "rwkv7.wkv.head_size", U32, u32(64)), &["\"rwkv7\" has recurrent layers"]);
     refused(&with("phi3", "phi3.vocab_size", U32, u32(64)), &["unknown architecture \"phi3\""]);
     refused(&with("llama", "llama.attention.causal", 7, vec![0]), &["tokens see those after them"]);
@@ -316,7 +316,7 @@ fn values_that_are_not_numbers_are_an_error() {
     }
 }
 
-/// What a file says is cut and escaped, in errors and beside results.
+/// Text from a file is cut and escaped, in errors and in results.
 #[test]
 fn a_file_does_not_drive_the_terminal() {
     let hostile = format!("\u{1b}]0;title\u{7}\r\n{}", "x".repeat(5_000_000));

@@ -1,9 +1,9 @@
-//! Commands on models at the limits of what they take: short caches, small budgets, files that are no files.
+//! Commands on models at their limits: short caches, small budgets, paths that are no regular files.
 
 use crate::common::{fails, octaplex, succeeds};
 use crate::{MODEL, json, model};
 
-/// Before the first page closes, what pages would take is printed, not 0.
+/// Before the first page closes, the estimated size of pages is printed, not 0.
 #[test]
 fn short_caches_say_what_pages_take() {
     let (folder, _) = model("short", "qwen2");
@@ -57,7 +57,7 @@ fn no_input_is_an_output() {
             }
         }
     }
-    // What calibrate keeps beside its profile, the other files of a split model, and a session.
+    // The files that calibrate writes next to its profile, the other files of a split model, and a session.
     let part = ["calibrate", "--model", "tiny.gguf", "--text", "a.part", "--out", "a"];
     std::fs::write(folder.join("a.part"), "{}\n").unwrap();
     fails(&folder, &part, &same);

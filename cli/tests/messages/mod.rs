@@ -1,4 +1,4 @@
-//! What the tool says of mistakes, and of files that are not to be trusted.
+//! Messages about mistakes, and about files that may be hostile.
 
 use crate::common::{fails, folder, octaplex, succeeds};
 use crate::samples::safetensors;
@@ -68,7 +68,7 @@ fn mistakes_are_answered_with_what_was_meant() {
     assert!(error.contains("--dim 7: width 7 is not supported; the widths are 32, 64"), "{error}");
 }
 
-/// What a file says is cut and escaped before a terminal shows it.
+/// Text from a file is cut and escaped before a terminal shows it.
 #[test]
 fn a_file_does_not_drive_the_terminal() {
     let folder = folder("hostile");
@@ -91,7 +91,7 @@ fn a_file_does_not_drive_the_terminal() {
         assert!(!output.status.success() && text.len() < 2500, "{}: {} bytes", run[0], text.len());
         assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
     }
-    // Metadata that is shown beside results.
+    // Metadata that is shown with the results.
     let bytes = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("data/sample.safetensors")).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();

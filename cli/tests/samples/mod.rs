@@ -1,4 +1,4 @@
-//! `compare` on files: tensors of other shapes and types, and what another program decoded.
+//! `compare` on files: tensors of other shapes and types, and rows that another program decoded.
 
 use crate::common::{fails, folder, succeeds};
 use crate::{npy, values};
@@ -69,8 +69,8 @@ fn compare_on_files_of_other_shapes() {
     fails(&folder, &compare, &["v has shape [1, 2, 4, 64]"]);
 }
 
-/// A layer as engines have it, \[tokens, heads, width] in f64, has the figures of \[layers, heads, tokens, width]; without queries
-/// there is distortion alone; and what cannot be is named.
+/// A layer of an engine, \[tokens, heads, width] in f64, has the same figures as \[layers, heads, tokens, width]. Without
+/// queries there is distortion alone, and impossible shapes are named.
 #[test]
 fn compare_on_a_layer_of_an_engine() {
     let folder = folder("layer");

@@ -29,11 +29,11 @@ pub(crate) struct Tiny {
     pub(crate) architecture: &'static str,
     /// Tokens that Gemma's local layers see.
     pub(crate) window: usize,
-    /// What the file does not say.
+    /// An entry that the file lacks.
     pub(crate) without: &'static str,
-    /// What it says besides, or in place of what it would say: names, types and bytes.
+    /// Further entries, or replacements of existing ones: names, types and bytes.
     pub(crate) also: Vec<(&'static str, u32, Vec<u8>)>,
-    /// What is done to the angles of all layers but Gemma's local ones.
+    /// The scaling of the angles of all layers except Gemma's local ones.
     pub(crate) scaling: Scaling,
     layers: usize,
     dim: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Tiny {
     tokens: Vec<String>,
 }
 
-/// How positions are stretched.
+/// The ways to stretch positions.
 #[derive(Clone, Copy)]
 pub(crate) enum Scaling {
     /// By a factor; 1 by default.
@@ -349,7 +349,7 @@ impl Tiny {
         y
     }
 
-    /// What Gemma does to the output of attention and of the feed-forward part.
+    /// Applies Gemma's second norm, to the output of attention and of the feed-forward part.
     fn normed_again(&self, name: &str, x: Vec<f64>) -> Vec<f64> {
         let weight = self.find(&format!("{name}.weight"));
         weight.map(|weight| norm(&x, &weight.values)).unwrap_or(x)
@@ -461,7 +461,7 @@ impl Tiny {
 }
 
 /// The paper's formulas (arXiv 2309.00071, with α = 1 and β = 32; the ramp between whole pairs, as all programs have it):
-/// frequency, and what channels are multiplied by.
+/// frequency, and the factor of the channels.
 fn yarn(frequency: f64, pair: usize, dim: usize, base: f64, factor: f64, context: f64) -> (f64, f64) {
     let pair_with_turns =
         |turns: f64| dim as f64 * (context / (2.0 * std::f64::consts::PI * turns)).ln() / (2.0 * base.ln());

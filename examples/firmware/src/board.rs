@@ -1,4 +1,4 @@
-//! On the board: a timer's interrupt measures, the main loop takes.
+//! Firmware for the microcontroller: a timer's interrupt measures, and the main loop reads the measurements.
 
 use crate::monitor::{self, Line, Memory};
 use crate::sensor::{Sample, Sensor};
@@ -10,7 +10,7 @@ use critical_section::Mutex;
 use heapless::Deque;
 use panic_semihosting as _; // a panic ends the emulator with an error status
 
-/// Waiting samples. The main loop may be this many samples late while it closes a page.
+/// Capacity of the queue: the main loop may be this many samples late while it closes a page.
 static QUEUE: Mutex<RefCell<Deque<Sample, 8>>> = Mutex::new(RefCell::new(Deque::new()));
 
 /// Ticks of the clock between samples.
@@ -29,7 +29,7 @@ fn SysTick() {
     });
 }
 
-/// The next sample, for which the processor sleeps.
+/// Returns the next sample. The processor sleeps until it arrives.
 fn next() -> Sample {
     loop {
         if let Some(sample) = critical_section::with(|token| QUEUE.borrow_ref_mut(token).pop_front()) {

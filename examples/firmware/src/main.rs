@@ -1,6 +1,7 @@
-//! Samples of a sensor arrive by interrupt, wait in a queue, are kept in a compressed cache of static memory, and attended
-//! to: which earlier moments were like this one? Without std, without a heap, with one codec linked. `cargo run` here runs
-//! the same on this machine, and both print the same lines, checksums included; `ci/cross.sh thumb` compares them.
+//! A sensor's samples arrive by interrupt and wait in a queue. A compressed cache in static memory stores them, and
+//! attention finds the earlier moments that are like the present one. It needs no std and no heap, and links one codec.
+//! `cargo run` here runs the same program on this machine. Both print the same lines and checksums; `ci/cross.sh thumb`
+//! compares them.
 #![cfg_attr(target_os = "none", no_std)]
 #![cfg_attr(target_os = "none", no_main)]
 

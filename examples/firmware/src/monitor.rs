@@ -35,8 +35,8 @@ impl Memory {
     }
 }
 
-/// Takes [`MOMENTS`] samples from `next`, and says every 50 what it remembers of such a moment; at last the checksums of
-/// all outputs, and of the codec and the cache on the library's own inputs.
+/// Takes [`MOMENTS`] samples from `next`. Every 50 moments it prints what attention remembers of such a moment. At the end
+/// it prints the checksums of all outputs, and of the codec and the cache on the library's own inputs.
 pub fn run(
     memory: &mut Memory,
     mut next: impl FnMut() -> Sample,

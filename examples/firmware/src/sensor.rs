@@ -1,11 +1,11 @@
 //! The sensor: 32 channels of 16 bits, from integers, so that it measures the same everywhere.
 
-/// One moment.
+/// The values of one moment.
 pub type Sample = [i16; CHANNELS];
 
 pub const CHANNELS: usize = 32;
 
-/// Measures.
+/// Measures one moment.
 pub struct Sensor {
     noise: u32,
     time: u32,
@@ -16,7 +16,7 @@ impl Sensor {
         Self { noise: 1, time: 0 }
     }
 
-    /// A pattern that comes back every 50 moments, in noise.
+    /// Returns a pattern that repeats every 50 moments, in noise.
     pub fn measure(&mut self) -> Sample {
         self.time += 1;
         let phase = self.time % 50;

@@ -36,7 +36,7 @@ fn attend_once(memory: &mut Memory) -> Result<[f32; D], Error> {
     Ok(output)
 }
 
-/// Three numbers that tell one output from another.
+/// Reduces an output to three numbers, to compare outputs.
 fn summary(output: &[f32; D]) -> (usize, f32, u32) {
     (BYTES, output[0], output.iter().fold(0, |bits, x| bits.rotate_left(1) ^ x.to_bits()))
 }

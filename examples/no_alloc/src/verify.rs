@@ -5,7 +5,7 @@
 use octaplex::verify::{Checksums, MEMORY, check, expected, together};
 use octaplex::{Backend, CodecSpec, Error};
 
-/// Calls `line` with what each codec gave, and returns the checksum of all; an error for one that differs.
+/// Calls `line` with the results of each codec, and returns the checksum of all; an error if one differs.
 fn verify(memory: &mut [f32], mut line: impl FnMut(&str, Checksums)) -> Result<u32, Error> {
     let mut sums = [Checksums { blocks: 0, cache: 0 }; CodecSpec::all().len()];
     for (codec, sum) in CodecSpec::all().iter().zip(&mut sums) {

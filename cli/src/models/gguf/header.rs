@@ -1,21 +1,21 @@
-//! What candle takes on trust in the header of a GGUF file, checked before candle reads it.
+//! Checks the parts of a GGUF header that candle trusts, before candle reads it.
 
 use crate::failure::{Failure, Result, fail, shown};
 use candle_core::quantized::gguf_file::Content;
 use std::collections::HashSet;
 use std::io::{BufReader, Read, Seek};
 
-/// Items of all lists in a file. Vocabularies have a quarter of a million tokens; candle takes 32 bytes for an item that is
-/// one byte in the file.
+/// The most items in all lists of a file. Vocabularies have a quarter of a million tokens. Candle takes 32 bytes for an
+/// item that is one byte in the file.
 const ITEMS: u64 = 1 << 22;
 
-/// A reader of the header that knows how much is left.
+/// A reader of the header that counts the remaining bytes.
 struct Walk<'a, R> {
     file: &'a mut BufReader<R>,
     left: u64,
 }
 
-/// Walks through the header at the start of a file: version, sizes, names that are there once, the alignment.
+/// Reads the header at the start of a file, and checks version, sizes, unique names and the alignment.
 pub(super) fn check<R: Read + Seek>(file: &mut BufReader<R>, length: u64) -> Result<()> {
     let mut walk = Walk { file, left: length };
     let [_magic, version] = [walk.u32()?, walk.u32()?];
@@ -103,7 +103,7 @@ impl<R: Read + Seek> Walk<'_, R> {
         self.take(length)?;
         let mut bytes = Vec::new();
         self.file.by_ref().take(length).read_to_end(&mut bytes).map_err(|_| ends())?;
-        // Zeros at the end are dropped, as candle does: two names that differ in these alone are one to it.
+        // Candle drops zeros at the end, so names that differ only in these are equal.
         let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
@@ -134,8 +134,8 @@ fn ends() -> Failure {
     Failure("a truncated GGUF file: it ends within its header".into())
 }
 
-/// Checks that a file has the bytes of its tensors, and none for two of them: what is read takes no more memory than the
-/// file has bytes.
+/// Checks that a file has the bytes of its tensors, and that no two tensors share any. Then reading takes no more memory
+/// than the file has bytes.
 pub(super) fn check_tensors(content: &Content, length: u64) -> Result<()> {
     let mut places = Vec::new();
     for (name, info) in &content.tensor_infos {

@@ -1,4 +1,4 @@
-//! The page of a sweep: plots and tables for each way to prepare keys, nothing loaded from elsewhere.
+//! The page of a sweep: plots and tables for each preparation of keys, nothing loaded from elsewhere.
 
 use super::rows::{COLUMNS, Preparation, Row, cells};
 use crate::models::likelihood::Outcome;
@@ -13,7 +13,7 @@ const STYLE: &str = include_str!("../../report.css");
 /// Rates that the plots show; wider formats are in the tables.
 const WIDEST: f64 = 10.0;
 
-/// Perplexities up to this many times that of the f16 cache are of use; plots show the others as arrows.
+/// Plots show perplexities up to this multiple of the f16 cache's, and arrows for the others.
 const USEFUL: f64 = 1.25;
 
 fn title(keys: Preparation) -> &'static str {
@@ -64,7 +64,7 @@ pub(super) fn page(model: &str, about: &str, rows: &[Row]) -> String {
     out
 }
 
-/// Plots and table of one way to prepare keys.
+/// Returns plots and table of one preparation of keys.
 fn section(out: &mut String, keys: Preparation, rows: &[&Row]) {
     let _ = write!(out, "<h2>{}</h2>\n<div class=\"charts\">\n", title(keys));
     let f16 = rows.first().map(|row| row.outcome.perplexity_f16);

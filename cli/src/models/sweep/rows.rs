@@ -4,10 +4,10 @@ use crate::models::likelihood::Outcome;
 use crate::table::number;
 use clap::ValueEnum;
 
-/// What is done to keys before they are encoded.
+/// The preparation of keys before encoding.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Preparation {
-    /// As they are
+    /// Unchanged
     #[value(alias = "raw")]
     Plain,
     /// Centred page by page
@@ -28,9 +28,9 @@ impl Preparation {
     }
 }
 
-/// One cache and what it does.
+/// One cache and its results.
 pub(crate) struct Row {
-    /// As it was given.
+    /// The codec as the user gave it.
     pub(crate) codec: String,
     pub(crate) keys: Preparation,
     pub(crate) outcome: Outcome,
@@ -59,13 +59,13 @@ fn rounded(value: f64, digits: usize, decimals: usize) -> String {
     }
 }
 
-/// Percent, with their sign.
+/// Formats percent with their sign.
 fn change(percent: f64) -> String {
     let sign = if percent < 0.0 { "" } else { "+" };
     format!("{sign}{}%", rounded(percent, 5, 2))
 }
 
-/// Their names.
+/// Returns the columns' names.
 pub(crate) const COLUMNS: [&str; 8] =
     ["bits", "in pages", "perplexity", "change", "KL mean", "KL paged", "KL p99", "top-1"];
 
