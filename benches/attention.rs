@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const D: usize = 128;
 const SECTIONS: [&str; 7] = ["attend", "page", "heads", "append", "length", "prefill", "plain"];
 
-/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+/// Returns Gaussian numbers that are good enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
     gaussian_from(1, count)
 }
@@ -35,7 +35,7 @@ fn config(keys: &str, values: &str, tokens: usize) -> LayerConfig {
     LayerConfig::new(1, D, tokens + 300).keys(keys).values(values)
 }
 
-/// A layer with this many tokens.
+/// Returns a layer with this many tokens.
 fn filled(config: LayerConfig, tokens: usize) -> SharedLayer {
     filled_on(Backend::detect(), config, tokens)
 }
@@ -52,7 +52,7 @@ fn filled_on(backend: Backend, config: LayerConfig, tokens: usize) -> SharedLaye
     cache.layers()[0].clone()
 }
 
-/// A layer, and what one call of attend on it takes.
+/// A layer, and the time of one call of attend on it.
 struct Runner {
     name: String,
     layer: SharedLayer,
@@ -94,7 +94,7 @@ fn take_turns(runners: &mut [Runner], seconds: f64) {
     }
 }
 
-/// Pairs of codecs that exist in this build.
+/// Returns the pairs of codecs that exist in this build.
 fn pairs() -> Vec<(&'static str, &'static str)> {
     let all = [
         ("f16", "f16"),
@@ -129,7 +129,7 @@ fn attend(tokens: usize) {
 }
 
 fn heads(tokens: usize) {
-    println!("attend, {tokens} tokens, eight query heads beside one");
+    println!("attend, {tokens} tokens, eight query heads, compared with one");
     for (k, v) in pairs() {
         let layer = filled(config(k, v, tokens), tokens);
         let mut runners = [Runner::new("one", layer.clone(), 1), Runner::new("eight", layer, 8)];
@@ -174,8 +174,8 @@ fn length() {
     }
 }
 
-/// Blocks of queries of a prompt, one head, on every backend with vectors. More words choose: a number, how many queries, 512 where
-/// none says; `avx2`, backends; `f16/f16`, pairs of codecs.
+/// Times blocks of queries of a prompt, one head, on every backend with vectors. More words choose: a number of queries (512 by
+/// default), backends such as `avx2`, and pairs of codecs such as `f16/f16`.
 fn prefill(words: &[String]) {
     let count = words.iter().find_map(|word| word.parse().ok()).unwrap_or(512);
     println!("attend, one head, width {D}, {count} queries at the end; ns a token and query");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LAYERS: usize = 4;
 const TOKENS: usize = 256;
 
-/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+/// Returns Gaussian numbers that are good enough for timing: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<bf16> {
     let mut state = 1u64;
     let mut uniform = || {

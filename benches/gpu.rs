@@ -4,8 +4,8 @@
 //!
 //! * Encoding: the kernels' time for 65,536 tokens of 4 heads. Appending: the host's time for a token.
 //! * Blocks: 2,048 and 16 queries, the newest of 32,768 tokens. Medians of 20, in microseconds.
-//! * A decode step: one captured graph with so many layers that they exceed the GPU's cache several times. A line has the
-//!   median of 50 launches, in microseconds a layer.
+//! * A decode step: one captured graph with enough layers to exceed the GPU's cache several times. A line has the median of
+//!   50 launches, in microseconds a layer.
 //!
 //! `OCTAPLEX_SPLITS=N` splits a sequence into N parts, `OCTAPLEX_SHAPE=N` runs only the shape with this number, and
 //! `OCTAPLEX_DIM=N` sets another width than 128.
@@ -13,24 +13,24 @@
 
 use octaplex::{Attend, LayerConfig, gpu};
 
-/// Query heads, key/value heads, sequences, tokens; as `sdpa.py` has them.
+/// Query heads, key/value heads, sequences, tokens; the same as in `sdpa.py`.
 const SHAPES: [(usize, usize, usize, usize); 5] =
     [(28, 4, 1, 16_384), (28, 4, 1, 65_536), (28, 4, 1, 131_072), (32, 8, 1, 65_536), (64, 8, 8, 131_072)];
-/// Of keys and values.
+/// Codecs of keys and values.
 fn dim() -> usize {
     std::env::var("OCTAPLEX_DIM").map_or(128, |dim| dim.parse().expect("OCTAPLEX_DIM is a width"))
 }
-/// Of a codec, or of two.
+/// Parses a codec, or two.
 fn config(name: &str, kv_heads: usize, tokens: usize) -> LayerConfig {
     let (keys, values) = name.split_once('+').unwrap_or((name, name));
     let [keys, values] = [keys, values].map(|spec| spec.parse().unwrap());
     LayerConfig::new(kv_heads, dim(), tokens + 256).keys(keys).values(values)
 }
 
-/// Bytes that all layers of a graph have at least.
+/// The least bytes of all layers of a graph.
 const BYTES: usize = 400_000_000;
 
-/// Numbers that look Gaussian: sums of four bytes, fast.
+/// Returns numbers that look Gaussian: sums of four bytes, fast.
 fn rows(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed | 1;
     let mut next = || {
@@ -40,7 +40,7 @@ fn rows(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// The kernels that encode 65,536 tokens of 4 heads, keys and values, which are on the GPU in f16.
+/// Times the kernels that encode 65,536 tokens of 4 heads; keys and values are on the GPU in f16.
 fn encode(device: &gpu::Device, named: &[String]) {
     let (kv_heads, tokens) = (4, 65_536);
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));
@@ -54,7 +54,7 @@ fn encode(device: &gpu::Device, named: &[String]) {
             Err(gpu::Error::Unsupported { why }) => println!("encode {name}: {why}"),
             Err(error) => panic!("{error}"),
         }
-        // One at a time, a page closing every 64, on the host's clock.
+        // One token at a time on the host's clock; a page closes every 64.
         let row = &keys[..kv_heads * dim()];
         layer.append(0, &keys[..1024 * row.len()], &values[..1024 * row.len()]).unwrap();
         let start = std::time::Instant::now();
@@ -64,7 +64,7 @@ fn encode(device: &gpu::Device, named: &[String]) {
     }
 }
 
-/// A block of 2,048 queries, the newest of 32,768 tokens; as `sdpa.py` has it.
+/// Times a block of 2,048 queries, the newest of 32,768 tokens, as in `sdpa.py`.
 fn block(device: &gpu::Device, named: &[String]) {
     let (heads, kv_heads, tokens, queries) = (28, 4, 32_768, 2048);
     let (keys, values) = (rows(kv_heads * tokens * dim(), 1), rows(kv_heads * tokens * dim(), 2));

@@ -36,7 +36,7 @@ fn counted() {
     black_box(());
 }
 
-/// Sums of twelve uniform numbers.
+/// Returns Gaussian numbers: sums of twelve uniform ones.
 fn gaussian(count: usize) -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {
@@ -49,7 +49,7 @@ fn gaussian(count: usize) -> Vec<f32> {
 fn count(title: &str, codec: &dyn Codec, rows: &[f32]) -> Result<(), octaplex::Error> {
     let (dim, bytes) = (codec.dim(), codec.page_bytes_max(PAGE));
     let run = |what: &str, rows: usize, call: &mut dyn FnMut() -> Result<(), octaplex::Error>| {
-        // Once before: what is found out only once is not counted.
+        // Run once before, so that one-time detection is not counted.
         let mut result = call();
         measured(&mut || result = call());
         counted();

@@ -1,5 +1,5 @@
-//! Every kernel on every backend of this CPU. Scores and sums are also compared with an f16 dot
-//! product with fused multiply-adds, which is what an uncompressed cache computes.
+//! Times every kernel on every backend of this CPU. Scores and sums are also compared with the baseline of an uncompressed
+//! cache, an f16 dot product with fused multiply-adds.
 //!
 //! `cargo bench --bench kernels -- score` runs some of them, `-- --quick` gives a first
 //! impression. Times are per call. Scores and sums take 4,096 rows of 128 coordinates, so 4.1 µs is
@@ -69,7 +69,7 @@ fn codes(c: &mut Criterion) {
                             b.iter(|| {
                                 backend.score_codes(
                                     packing,
-                                    black_box(&rows),
+                                    black_box(&[rows]),
                                     &centroids,
                                     1.0,
                                     &queries,
@@ -84,7 +84,7 @@ fn codes(c: &mut Criterion) {
                             b.iter(|| {
                                 backend.accumulate_codes(
                                     packing,
-                                    black_box(&rows),
+                                    black_box(&[rows]),
                                     &centroids,
                                     1.0,
                                     &weights,

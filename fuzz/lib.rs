@@ -1,4 +1,4 @@
-//! What the targets run, compiled once for all of them.
+//! Bodies of the fuzz targets, compiled once for all of them.
 
 #[path = "../tests/fuzz_bodies/mod.rs"]
 pub mod bodies;
@@ -7,7 +7,7 @@ pub mod c_body;
 #[path = "../tests/model.rs"]
 pub mod model;
 
-// The tool is a program: its readers are taken as they stand, with what else is in their files.
+// The tool is a program, not a library. So its readers are included as files, with everything else in these files.
 #[allow(dead_code)]
 #[path = "../cli/src/console.rs"]
 mod console;

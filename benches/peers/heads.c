@@ -1,9 +1,10 @@
-// Attention of one token on one key/value head, for query heads that share it: octaplex beside ggml, in turns, on one thread.
+// Attention of the newest tokens on one key/value head, for query heads that share it: octaplex and ggml, in turns, on one
+// thread.
 //
-// heads BACKEND WIDTH TOKENS QUERY_HEADS SECONDS KEYS,VALUES...
+// heads BACKEND WIDTH TOKENS QUERY_HEADS QUERIES SECONDS KEYS,VALUES...
 //
-// Prints a line of CSV for each cache: backend, width, tokens, query heads, cache, nanoseconds a token and query, share of ggml's
-// f16. heads.sh builds and runs it.
+// Prints a line of CSV for each cache: backend, width, tokens, query heads, queries of each head, cache, nanoseconds a token and
+// query, share of ggml's f16. heads.sh builds and runs it.
 #include "src/ggml.c"
 #include "octaplex.h"
 #include <stdio.h>
@@ -63,25 +64,27 @@ static octaplex_cache *cache(const char *backend, char *codecs, size_t width, si
 }
 
 int main(int count, char **arguments) {
-    if (count < 7 || count > 6 + MOST) {
-        fprintf(stderr, "usage: heads BACKEND WIDTH TOKENS QUERY_HEADS SECONDS KEYS,VALUES...\n");
+    if (count < 8 || count > 7 + MOST) {
+        fprintf(stderr, "usage: heads BACKEND WIDTH TOKENS QUERY_HEADS QUERIES SECONDS KEYS,VALUES...\n");
         return 2;
     }
     const char *backend = arguments[1];
     size_t width = strtoul(arguments[2], NULL, 10), tokens = strtoul(arguments[3], NULL, 10), heads = strtoul(arguments[4], NULL, 10);
-    double seconds = strtod(arguments[5], NULL);
-    int caches = count - 6;
+    size_t block = strtoul(arguments[5], NULL, 10), values_of_all = heads * block * width;
+    double seconds = strtod(arguments[6], NULL);
+    int caches = count - 7;
     srand(1);
     peer_init();
-    float *rows = gaussians(ROWS * width), *queries = gaussians(heads * width), *output = malloc(heads * width * sizeof *output);
+    float *rows = gaussians(ROWS * width), *queries = gaussians(values_of_all), *output = malloc(values_of_all * sizeof *output);
+    octaplex_attend options = { .size = sizeof options, .queries = block };
     octaplex_cache *ours[MOST];
     struct peer_flash *theirs[PEERS];
     double best[PEERS + MOST];
     for (int i = 0; i < caches; i++) {
-        ours[i] = cache(backend, arguments[6 + i], width, tokens, heads, rows);
+        ours[i] = cache(backend, arguments[7 + i], width, tokens, heads, rows);
     }
     for (int i = 0; i < PEERS; i++) {
-        theirs[i] = peer_flash_new(i, rows, queries, tokens, 1, heads, width);
+        theirs[i] = peer_flash_new(i, rows, queries, tokens, block, heads, width);
         if (!theirs[i]) {
             fprintf(stderr, "no memory\n");
             return 1;
@@ -92,20 +95,20 @@ int main(int count, char **arguments) {
         for (int i = 0; i < PEERS + caches; i++) {
             double time = peer_nanoseconds();
             if (i >= PEERS) {
-                check(octaplex_cache_attend(ours[i - PEERS], 0, queries, heads * width, NULL, output, heads * width, &error));
+                check(octaplex_cache_attend(ours[i - PEERS], 0, queries, values_of_all, &options, output, values_of_all, &error));
             } else if (!peer_flash_run(theirs[i])) {
                 fprintf(stderr, "ggml could not compute\n");
                 return 1;
             }
-            time = (peer_nanoseconds() - time) / (double) (tokens * heads);
+            time = (peer_nanoseconds() - time) / (double) (tokens * heads * block);
             best[i] = turn == 0 || time < best[i] ? time : best[i];
         }
     }
     const char *names[PEERS] = { "ggml f16", "ggml q8_0", "ggml q4_0" };
     for (int i = 0; i < PEERS + caches; i++) {
-        const char *keys = i < PEERS ? names[i] : arguments[3 + i];
+        const char *keys = i < PEERS ? names[i] : arguments[4 + i];
         const char *values = i < PEERS ? "" : keys + strlen(keys) + 1;
-        printf("%s,%zu,%zu,%zu,%s%s%s,%.1f,%.2f\n", backend, width, tokens, heads, keys, *values ? " / " : "", values, best[i], best[i] / best[0]);
+        printf("%s,%zu,%zu,%zu,%zu,%s%s%s,%.1f,%.2f\n", backend, width, tokens, heads, block, keys, *values ? " / " : "", values, best[i], best[i] / best[0]);
     }
     return 0;
 }

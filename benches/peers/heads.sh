@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Compares attention of one token with ggml's, for widths 64 and 128, and for 1, 4 and 7 query heads that share a key/value head.
-# ggml is the prebuilt one of node-llama-cpp: its libraries for AVX2 (`haswell`) and AVX-512 (`sapphirerapids`, `zen4`). Prints CSV.
+# Compares attention with ggml's on f16, q8_0 and q4_0, for widths 64 and 128: one token on 1, 4 and 7 query heads that share a
+# key/value head, and blocks of 512 tokens. ggml is the prebuilt one of node-llama-cpp: its libraries for AVX2 (`haswell`) and
+# AVX-512 (`sapphirerapids`, `zen4`). Prints the CSV that docs/plots/heads.csv has, and the name of the CPU on stderr.
 #
-# usage: benches/peers/heads.sh [SECONDS]      3 seconds for each of its lines by default; x86-64 Linux
+# usage: benches/peers/heads.sh [SECONDS] > docs/plots/heads.csv && python3 ci/tables.py --write
 #
+# A line takes 3 seconds by default, and long blocks up to 15. All take about three minutes. x86-64 Linux.
 # Needs Rust, a C compiler and npm. Not part of CI. Run it on an idle machine.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -15,8 +17,8 @@ cargo build --release --quiet --locked -p octaplex-c
 libraries=$(echo "$target"/node_modules/@node-llama-cpp/linux-x64/bins/*/)
 [[ -d $target/ggml ]] || ci/ggml.sh sources "$target/ggml" # for its headers: the functions are the same
 codecs=(graded,trellis trellis,trellis turboquant,turboquant f16,f16)
-grep -m1 "model name" /proc/cpuinfo
-echo "backend,width,tokens,query heads,keys / values,ns,share"
+grep -m1 "model name" /proc/cpuinfo >&2
+echo "instructions,width,tokens,query heads,queries,keys / values,ns,share of ggml f16"
 newest=zen4
 ! grep -q amx_int8 /proc/cpuinfo || newest=sapphirerapids
 for pair in avx2:haswell "avx512:$newest"; do
@@ -25,8 +27,9 @@ for pair in avx2:haswell "avx512:$newest"; do
   gcc -std=c11 -O2 -Wall -Wextra -I"$target/ggml/include" -Ibindings/c benches/peers/heads.c target/release/liboctaplex_c.a \
     -L"$libraries" "-l:libggml-cpu-$ggml.so" -l:libggml-base.so "-Wl,-rpath,$libraries" -lm -lpthread -ldl -o "$target/heads"
   for width in 128 64; do
-    for tokens in 4096 32768; do
-      for heads in 1 4 7; do "$target/heads" "$backend" "$width" "$tokens" "$heads" "$seconds" "${codecs[@]}"; done
+    for case in "4096 1 1" "32768 1 1" "131072 1 1" "4096 4 1" "4096 7 1" "4096 1 512" "32768 1 512"; do
+      read -r tokens heads queries <<< "$case"
+      "$target/heads" "$backend" "$width" "$tokens" "$heads" "$queries" "$seconds" "${codecs[@]}"
     done
   done
 done

@@ -1,4 +1,4 @@
-"""A decode step of onnxruntime's GroupQueryAttention on the CPU, with f32, f16, int8 and int4 caches, beside this library's: one head, one query.
+"""A decode step of onnxruntime's GroupQueryAttention on the CPU, with f32, f16, int8 and int4 caches, compared with this library's: one head, one query.
 
     pip install ./bindings/python onnxruntime==1.32.0 onnx
     python benches/peers/onnx_attention.py [TOKENS...]     # 4096 32768
@@ -12,10 +12,10 @@ import time
 
 os.environ["RAYON_NUM_THREADS"] = "1"  # read when the library is loaded
 
-import numpy as np  # noqa: E402
-import octaplex  # noqa: E402
-import onnxruntime  # noqa: E402
-from onnx import TensorProto, helper  # noqa: E402
+import numpy as np
+import octaplex
+import onnxruntime
+from onnx import TensorProto, helper
 
 WIDTH, TURNS, BATCH = 128, 40, 1024
 #: Bits of onnxruntime's caches: type of a stored value, values in each, type of queries and output, largest code.

@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::{Builder, NamedTempFile};
 
 /// Replaces the file at `path` by what `fill` writes, or creates it.
@@ -31,7 +32,7 @@ use tempfile::{Builder, NamedTempFile};
 pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let Target { path, existing } = Target::of(path)?;
     remove_stale(folder(&path));
-    let temporary = match existing {
+    let mut temporary = match existing {
         Some(old) if !old.is_file() => return write_through(File::options().write(true).open(path)?, fill),
         Some(old) => {
             let temporary = filled(&path, true, fill)?;
@@ -42,7 +43,8 @@ pub fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -
         None => filled(&path, false, fill)?,
     };
     temporary.as_file().sync_all()?;
-    temporary.persist(&path)?;
+    patiently(|| fs::rename(temporary.path(), &path))?;
+    temporary.disable_cleanup(true); // nothing has its name any more
     sync_folder(&path);
     Ok(())
 }
@@ -60,7 +62,7 @@ pub fn create(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) 
     Ok(())
 }
 
-/// Whether [`write()`] could write to `path` now: to be asked before work whose result goes there. Leaves no trace.
+/// Checks whether [`write()`] could write to `path` now. Call it before work whose result goes there. It leaves no trace.
 ///
 /// # Errors
 /// Those that [`write()`] would begin with: a folder that does not exist or is read-only, a file that is read-only.
@@ -72,7 +74,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether [`create`] could put a file into this folder now. Leaves no trace.
+/// Checks whether [`create`] could put a file into this folder now. It leaves no trace.
 ///
 /// # Errors
 /// A folder that does not exist or is read-only.
@@ -80,7 +82,7 @@ pub fn check_folder(folder: &Path) -> io::Result<()> {
     filled(&folder.join("new"), true, |_| Ok(())).map(drop)
 }
 
-/// Where the bytes go, with all links followed, and what is there.
+/// The file to write, with all links followed, and the metadata of an existing one.
 struct Target {
     path: PathBuf,
     existing: Option<fs::Metadata>,
@@ -103,9 +105,24 @@ impl Target {
         }
         if existing.as_ref().is_some_and(fs::Metadata::is_file) {
             // A file that its owner has made read-only is not replaced.
-            File::options().write(true).open(&path)?;
+            patiently(|| File::options().write(true).open(&path))?;
         }
         Ok(Self { path, existing })
+    }
+}
+
+/// Tries again for half a second where Windows denies access. There, another writer or a virus scanner that has the file open
+/// makes a rename fail.
+fn patiently<T>(mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut wait = if cfg!(windows) { 1 } else { 512 };
+    loop {
+        match work() {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && wait < 512 => {
+                std::thread::sleep(Duration::from_millis(wait));
+                wait *= 2;
+            }
+            result => return result,
+        }
     }
 }
 
@@ -113,7 +130,7 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What `fill` writes, in a file beside `path` that is removed unless it is renamed.
+/// Writes a file next to `path` by `fill`. It is removed unless it is renamed.
 fn filled(
     path: &Path,
     is_private: bool,
@@ -171,7 +188,7 @@ fn remove_stale(folder: &Path) {
     }
 }
 
-/// Whether a file has a name as [`filled`] gives it.
+/// Returns whether a file has a name of [`filled`].
 fn is_temporary(name: &OsStr) -> bool {
     let random = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
     random.is_some_and(|random| {
@@ -180,7 +197,7 @@ fn is_temporary(name: &OsStr) -> bool {
 }
 
 /// Opens a file that must not exist: with the mode that any new file gets, or for its owner alone.
-fn new_file(is_private: bool) -> OpenOptions {
+fn new_file(#[cfg_attr(not(unix), allow(unused_variables))] is_private: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]

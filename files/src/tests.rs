@@ -34,7 +34,7 @@ fn what_lies_beside_a_file_is_nobody_s_business() {
     }
 }
 
-/// What killed writers left goes with the next write. What a living one writes stays, and so does what is no file.
+/// The next write removes the files of killed writers. It leaves those of living writers, and entries that are no files.
 #[test]
 fn temporary_files_of_killed_writers_are_removed() {
     let folder = tempdir().unwrap();

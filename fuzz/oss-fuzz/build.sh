@@ -1,5 +1,5 @@
 #!/bin/bash -eu
-# What OSS-Fuzz's container runs: all targets, and their seeds as archives. It has not run there.
+# Builds all targets in OSS-Fuzz's container, and their seeds as archives. It has not run there.
 cd "$SRC/octaplex"
 cargo fuzz build -O --debug-assertions
 for source in fuzz/targets/*.rs; do

@@ -3,7 +3,7 @@
 use crate::vectors::{dot, relative_error};
 use crate::{Error, check_rows, expect};
 
-/// Exact causal attention of one query head, computed once: what compression is measured against. Takes
+/// Exact causal attention of one query head, the reference for compressed caches. It is computed once. It takes
 /// O(queries · tokens · width) time, and two `f64` a query and token of memory.
 #[derive(Clone, Debug)]
 pub struct ExactHead {
@@ -15,12 +15,12 @@ pub struct ExactHead {
 }
 
 impl ExactHead {
-    /// Attention of `queries` \[query]\[dim] to `keys` and `values` \[token]\[dim]; query i sees the tokens up to and with
-    /// `positions[i]`. Queries are not scaled: weights are softmax(q·k/√dim).
+    /// Computes attention of `queries` \[query]\[dim] to `keys` and `values` \[token]\[dim]. Query i sees the tokens up to and
+    /// with `positions[i]`. Queries are not scaled: weights are softmax(q·k/√dim).
     ///
     /// # Errors
-    /// [`Error::Length`] unless all are whole rows, keys as many as values, positions as many as queries and inside of
-    /// the tokens; [`Error::NonFinite`] for a NaN or an infinity.
+    /// [`Error::Length`] unless all are whole rows, keys and values have the same number of rows, and each query has a position
+    /// inside of the tokens; [`Error::NonFinite`] for a NaN or an infinity.
     pub fn new(
         queries: &[f32],
         positions: &[usize],
@@ -53,35 +53,35 @@ impl ExactHead {
         Ok(head)
     }
 
-    /// Queries of the head.
+    /// Returns the number of queries.
     #[must_use]
     pub fn queries(&self) -> usize {
         self.outputs.len()
     }
 
-    /// q·k of a query and each token that it sees; empty for a query that there is not.
+    /// Returns q·k of a query and each token that it sees; empty if the query does not exist.
     #[must_use]
     pub fn scores(&self, query: usize) -> &[f64] {
         self.scores.get(query).map_or(&[], Vec::as_slice)
     }
 
-    /// softmax(q·k/√D) of a query; empty for a query that there is not.
+    /// Returns softmax(q·k/√D) of a query; empty if the query does not exist.
     #[must_use]
     pub fn weights(&self, query: usize) -> &[f64] {
         self.weights.get(query).map_or(&[], Vec::as_slice)
     }
 
-    /// Σ weight·value of each query.
+    /// Returns Σ weight·value of each query.
     #[must_use]
     pub fn outputs(&self) -> &[Vec<f64>] {
         &self.outputs
     }
 
-    /// KL divergence, in nats, of the weights that `scores` give from the exact ones of a query; scores of tokens that
-    /// the query does not see are ignored.
+    /// Returns the KL divergence, in nats, of the weights of `scores` from the exact weights of a query. Scores of tokens that the
+    /// query does not see are ignored.
     ///
     /// # Errors
-    /// [`Error::Length`] for fewer scores than the query sees tokens, [`Error::NonFinite`] for a NaN or an infinity.
+    /// [`Error::Length`] if the query sees more tokens than there are scores, [`Error::NonFinite`] for a NaN or an infinity.
     pub fn divergence(&self, query: usize, scores: &[f32]) -> Result<f64, Error> {
         Ok(kl_divergence(self.scores(query), &self.seen(query, scores)?, self.dim))
     }
@@ -97,11 +97,11 @@ impl ExactHead {
     }
 }
 
-/// What compressed keys or values do to attention, added up a query head at a time.
+/// Errors of attention with compressed keys or values, added up one query head at a time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttentionErrors {
     score_error: f64,
-    /// Of a query and a token it sees.
+    /// Sum over pairs of a query and a token that it sees.
     pairs: usize,
     kl: f64,
     queries: usize,
@@ -110,11 +110,11 @@ pub struct AttentionErrors {
 }
 
 impl AttentionErrors {
-    /// Adds a head with compressed keys and exact `values`: its `scores` \[query]\[token] of every query and token,
-    /// unscaled, and which queries count.
+    /// Adds a head with compressed keys and exact `values`: its unscaled `scores` \[query]\[token] of every query and token, and
+    /// the queries to count.
     ///
     /// # Errors
-    /// [`Error::Length`] and [`Error::NonFinite`] as of [`ExactHead::new`]; also for a query that there is not.
+    /// [`Error::Length`] and [`Error::NonFinite`] as in [`ExactHead::new`], also for a query that does not exist.
     pub fn add_keys(
         &mut self,
         exact: &ExactHead,
@@ -160,19 +160,19 @@ impl AttentionErrors {
         Ok(())
     }
 
-    /// Mean |q·k - score| over every query counted and the tokens that it sees; 0 where keys are exact.
+    /// Returns the mean |q·k - score| over every counted query and the tokens that it sees; 0 for exact keys.
     #[must_use]
     pub fn score_error(&self) -> f64 {
         self.score_error / self.pairs.max(1) as f64
     }
 
-    /// Mean KL divergence of attention weights over queries, nats; 0 where keys are exact.
+    /// Returns the mean KL divergence of attention weights over queries, in nats; 0 for exact keys.
     #[must_use]
     pub fn kl(&self) -> f64 {
         self.kl / self.queries.max(1) as f64
     }
 
-    /// Mean over heads of Σ‖o-ô‖² / Σ‖o‖².
+    /// Returns the mean over heads of Σ‖o-ô‖² / Σ‖o‖².
     #[must_use]
     pub fn output_error(&self) -> f64 {
         self.output_error / self.heads.max(1) as f64
@@ -186,7 +186,7 @@ fn log_sum(scores: &[f64], dim: usize) -> f64 {
     max + scores.iter().map(|score| (score * scale - max).exp()).sum::<f64>().ln()
 }
 
-/// softmax(scores/√dim).
+/// Returns softmax(scores/√dim).
 ///
 /// ```
 /// let weights = octaplex_metrics::softmax(&[0.0, 8.0 * 3f64.ln()], 64);
@@ -198,8 +198,8 @@ pub fn softmax(scores: &[f64], dim: usize) -> Vec<f64> {
     scores.iter().map(|score| (score * scale - log_sum).exp()).collect()
 }
 
-/// KL divergence of softmax(`scores`/√dim) from softmax(`exact`/√dim), nats: Σ p·ln(p/p̂), p the exact one. Never
-/// negative, and the same whatever is added to all scores.
+/// Returns the KL divergence of softmax(`scores`/√dim) from softmax(`exact`/√dim) in nats: Σ p·ln(p/p̂), where p is exact. It is
+/// never negative, and a constant added to all scores does not change it.
 ///
 /// ```
 /// use octaplex_metrics::kl_divergence;

@@ -1,7 +1,7 @@
-//! How close compressed keys and values stay to the exact vectors, the exact scores and the exact attention.
+//! Measures how close compressed keys and values are to exact vectors, exact scores and exact attention.
 //!
 //! Everything is computed in `f64` from `f32` rows, \[token]\[width] in one slice. [`VectorErrors`] compares vectors,
-//! [`ExactHead`] is the exact attention of one query head, and [`AttentionErrors`] adds up what compression does to it.
+//! [`ExactHead`] is the exact attention of one query head, and [`AttentionErrors`] adds up the errors of compression.
 //!
 //! ```
 //! use octaplex_metrics::{AttentionErrors, ExactHead, VectorErrors};
@@ -12,7 +12,7 @@
 //! assert!((exact.weights(0)[0] - 0.5).abs() < 1e-15); // both tokens alike
 //! assert!((exact.outputs()[0][1] - 1.0).abs() < 1e-15);
 //!
-//! // Somebody's keys, decoded, and the scores that they give.
+//! // Decoded keys of any codec, and their scores.
 //! let decoded = [1.1, 0.0, 0.0, 0.9];
 //! let mut vectors = VectorErrors::default();
 //! vectors.add(&keys, &decoded, 2)?;
@@ -32,24 +32,24 @@ mod vectors;
 pub use attention::{AttentionErrors, ExactHead, kl_divergence, softmax};
 pub use vectors::{VectorErrors, relative_error};
 
-/// What is wrong with slices. Nothing was added then.
+/// An error of the arguments. Nothing was added then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// A slice of the wrong length.
     Length {
-        /// Which one.
+        /// The name of the slice.
         what: &'static str,
-        /// The length it should have, or be a multiple of.
+        /// The expected length, or a number that must divide the length.
         expected: usize,
-        /// The length it has.
+        /// The length of the slice.
         actual: usize,
     },
     /// A NaN or an infinity.
     NonFinite {
-        /// In which slice.
+        /// The name of the slice.
         what: &'static str,
-        /// Its index there.
+        /// The index of the value.
         index: usize,
     },
 }
@@ -67,7 +67,7 @@ impl core::fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// Fails unless `actual` is what is expected.
+/// Fails unless `actual` equals `expected`.
 fn expect(what: &'static str, expected: usize, actual: usize) -> Result<(), Error> {
     if expected == actual { Ok(()) } else { Err(Error::Length { what, expected, actual }) }
 }

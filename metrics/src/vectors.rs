@@ -2,7 +2,7 @@
 
 use crate::{Error, check_rows, expect};
 
-/// Distortion and cosine of vectors, added up a slice of rows at a time.
+/// Distortion and cosine of vectors, added up one slice of rows at a time.
 ///
 /// ```
 /// let mut errors = octaplex_metrics::VectorErrors::default();
@@ -19,10 +19,10 @@ pub struct VectorErrors {
 }
 
 impl VectorErrors {
-    /// Adds rows of `dim` values and what they became.
+    /// Adds rows of `dim` values and their decoded rows.
     ///
     /// # Errors
-    /// [`Error::Length`] unless both are as many whole rows, [`Error::NonFinite`] for a NaN or an infinity.
+    /// [`Error::Length`] unless both have the same number of whole rows, [`Error::NonFinite`] for a NaN or an infinity.
     pub fn add(&mut self, exact: &[f32], decoded: &[f32], dim: usize) -> Result<(), Error> {
         check_rows("exact vectors", exact, dim)?;
         expect("decoded vectors", exact.len(), decoded.len())?;
@@ -37,19 +37,19 @@ impl VectorErrors {
         Ok(())
     }
 
-    /// Vectors added.
+    /// Returns the number of added vectors.
     #[must_use]
     pub fn vectors(&self) -> usize {
         self.vectors
     }
 
-    /// Σ‖x-x̂‖² / Σ‖x‖²; where all x are 0, Σ‖x̂‖².
+    /// Returns Σ‖x-x̂‖² / Σ‖x‖². If all x are 0, it is Σ‖x̂‖².
     #[must_use]
     pub fn distortion(&self) -> f64 {
         if self.energy > 0.0 { self.noise / self.energy } else { self.noise }
     }
 
-    /// The mean over vectors of x·x̂ / (‖x‖‖x̂‖): 1 where both are 0, 0 where one is.
+    /// Returns the mean over vectors of x·x̂ / (‖x‖‖x̂‖). It is 1 if both are 0, and 0 if one is.
     #[must_use]
     pub fn cosine(&self) -> f64 {
         self.cosines / self.vectors.max(1) as f64
@@ -60,8 +60,8 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
 }
 
-/// Σ‖o-ô‖² / Σ‖o‖² over rows: the error of attention's output. Rows or values without a partner are not counted; where
-/// all o are 0, the result is huge or 0.
+/// Returns Σ‖o-ô‖² / Σ‖o‖² over rows, the error of attention's output. Rows or values without a partner are not counted. If all
+/// o are 0, the result is huge or 0.
 ///
 /// ```
 /// let error = octaplex_metrics::relative_error(&[vec![3.0, 4.0]], &[vec![3.0, 3.0]]);

@@ -1,4 +1,4 @@
-//! Figures worked out by hand, and slices that do not fit.
+//! Figures computed by hand, and slices that do not fit.
 #![allow(clippy::unwrap_used)]
 
 use octaplex_metrics::{AttentionErrors, Error, ExactHead, VectorErrors};
@@ -19,7 +19,7 @@ fn queries_see_the_tokens_up_to_their_own() {
 #[test]
 fn keys_are_measured_on_the_queries_chosen() {
     let (head, values) = (head(), [0.0, 1.0]);
-    // The second query thinks that both tokens are alike: KL of (1/4, 3/4) to (1/2, 1/2), output 1/2 for 3/4.
+    // The second query weighs both tokens alike: KL of (1/4, 3/4) to (1/2, 1/2), output 1/2 for 3/4.
     let scores = [0.0, 9.0, 0.0, 0.0];
     let kl = 0.25 * 0.5f64.ln() + 0.75 * 1.5f64.ln();
     let measured = |queries: &[usize]| {

@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 const ROWS: usize = 256;
 
-/// Like no other function.
+/// A function whose code equals no other, so that the linker does not merge it.
 #[inline(never)]
 fn mark() {
     black_box("mark");
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let windows: Vec<i8> = (0..16 * levels).map(|i| (i / 16 * 3) as i8).collect();
     let centroids: Vec<i16> = (0..levels as i16).collect();
     let book = TrellisCodebook::new(3, levels, &windows);
-    let packing = Packing::for_levels(levels).ok_or("no packing has so many levels")?;
+    let packing = Packing::for_levels(levels).ok_or("no packing has this number of levels")?;
     let len = if codes == "trellis" { book.row_bytes(dim) } else { 2 + packing.bytes(dim) };
     let bytes: Vec<u8> = (0..ROWS * (len - 2) + 2).map(|i| (i * i / 7) as u8).collect();
     let rows = Rows { bytes: &bytes, stride: len - 2, len, dim, scales: Some(&[0.7; ROWS]), ahead: &[] };
@@ -32,16 +32,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let prepared = vec![IntQuery { values: &values, scale: 0.5 }; queries];
     let (mut scores, mut sums) = (vec![0.0; ROWS * queries], vec![0.0; dim * queries]);
     let weights = vec![0.5; ROWS * queries];
-    // Once before: what is found out only once is not followed.
+    // Run once before, so that one-time detection is not recorded.
     for followed in [false, true] {
         if followed {
             mark();
         }
         match (call.as_str(), codes.as_str()) {
-            ("score", "trellis") => backend.score_trellis(&book, &rows, 0.1, &prepared, &mut scores),
-            ("score", _) => backend.score_codes(packing, &rows, &centroids, 0.1, &prepared, &mut scores),
-            (_, "trellis") => backend.accumulate_trellis(&book, &rows, 0.1, &weights, &mut sums),
-            _ => backend.accumulate_codes(packing, &rows, &centroids, 0.1, &weights, &mut sums),
+            ("score", "trellis") => backend.score_trellis(&book, &[rows], 0.1, &prepared, &mut scores),
+            ("score", _) => backend.score_codes(packing, &[rows], &centroids, 0.1, &prepared, &mut scores),
+            (_, "trellis") => backend.accumulate_trellis(&book, &[rows], 0.1, &weights, &mut sums),
+            _ => backend.accumulate_codes(packing, &[rows], &centroids, 0.1, &weights, &mut sums),
         }
         if followed {
             mark();

@@ -1,4 +1,4 @@
-// ggml's own functions, on rows of D values, as its attention on a CPU calls them; one thread.
+// ggml's own functions on rows of D values, called like its attention on a CPU; one thread.
 #define _POSIX_C_SOURCE 200809L
 #include "ggml.h"
 #include "ggml-cpu.h"
@@ -27,7 +27,7 @@ size_t peer_row_bytes(int type, size_t dim) {
     return ggml_row_size(type_of(type), (int64_t) dim);
 }
 
-// Bytes of a query as the dot product takes it.
+// Bytes of a query in the form of the dot product.
 size_t peer_query_bytes(int type, size_t dim) {
     return ggml_row_size(ggml_get_type_traits_cpu(type_of(type))->vec_dot_type, (int64_t) dim);
 }
@@ -54,7 +54,7 @@ void peer_score(int type, const void *prepared, const char *rows, size_t count, 
     }
 }
 
-// The path of values of flash attention for one query, where they are quantised: each row decoded, times its weight, added in f32.
+// The path of quantised values in flash attention for one query: decodes each row, and adds it times its weight in f32.
 void peer_accumulate(int type, const float *weights, const char *rows, size_t count, size_t dim, float *row, float *acc) {
     ggml_to_float_t decode = ggml_get_type_traits(type_of(type))->to_float;
     size_t bytes = peer_row_bytes(type, dim);
@@ -80,7 +80,7 @@ void peer_flash_free(struct peer_flash *flash) {
     free(flash);
 }
 
-// Null without the memory for it.
+// Returns null if memory runs out.
 struct peer_flash *peer_flash_new(int type, const float *rows, const float *queries, size_t tokens, size_t block, size_t heads, size_t dim) {
     struct peer_flash *flash = calloc(1, sizeof *flash);
     if (!flash) {
@@ -127,7 +127,7 @@ struct peer_flash *peer_flash_new(int type, const float *rows, const float *quer
     return flash;
 }
 
-// The output, [block][heads][dim]; null where ggml could not compute it.
+// Returns the output, [block][heads][dim]; null if ggml could not compute it.
 const float *peer_flash_run(struct peer_flash *flash) {
     enum ggml_status status = ggml_graph_compute(flash->graph, &flash->plan);
     return status == GGML_STATUS_SUCCESS ? flash->output->data : NULL;

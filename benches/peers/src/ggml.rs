@@ -1,4 +1,4 @@
-//! ggml's functions, as src/ggml.c has them.
+//! Bindings of the functions in src/ggml.c.
 
 use crate::D;
 use std::ffi::c_void;
@@ -47,7 +47,7 @@ unsafe extern "C" {
     fn peer_flash_free(flash: *mut c_void);
 }
 
-/// Those whose values attention decodes before it adds them up; f16's it adds up as they are.
+/// Types whose values attention decodes before it adds them up. It adds f16 directly.
 pub const QUANTISED: [(Type, &str); 2] = [TYPES[1], TYPES[2]];
 
 /// Returns the processor time of this thread. Time of other programs does not count.
@@ -56,7 +56,7 @@ pub fn nanoseconds() -> f64 {
     unsafe { peer_nanoseconds() }
 }
 
-/// Tables that every other call reads.
+/// Fills the tables that every other call reads.
 pub fn init() {
     // SAFETY: no other thread runs.
     unsafe { peer_init() }
@@ -117,12 +117,12 @@ impl Type {
 /// Flash attention through a graph: one head of keys and values, causal.
 pub struct Flash {
     graph: NonNull<c_void>,
-    /// Values of the output.
+    /// Number of values of the output.
     length: usize,
 }
 
 impl Flash {
-    /// `tokens` tokens, which repeat 4,096 rows, and a block of queries at their end.
+    /// Creates `tokens` tokens, which repeat 4,096 rows, and a block of queries at their end.
     pub fn new(of: Type, rows: &[f32], queries: &[f32], tokens: usize) -> Self {
         assert!(rows.len() == 4096 * D && queries.len().is_multiple_of(D));
         let block = queries.len() / D;
@@ -132,7 +132,7 @@ impl Flash {
         Self { graph: NonNull::new(flash).expect("memory"), length: queries.len() }
     }
 
-    /// The output, \[queries]\[D].
+    /// Returns the output, \[queries]\[D].
     pub fn run(&mut self) -> &[f32] {
         // SAFETY: made by `new`.
         let output = unsafe { peer_flash_run(self.graph.as_ptr()) };

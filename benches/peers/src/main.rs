@@ -19,7 +19,7 @@ const ROWS: usize = 4096;
 const LONG: f64 = 1e6;
 /// Rows of turboquant-rs, which needs a microsecond for each.
 const FEW: usize = 512;
-/// This many times as many rows do not fit any cache.
+/// Memory rows are this many times as many: they do not fit any cache.
 const TIMES: usize = 256;
 const SECTIONS: [&str; 7] = ["encode", "decode", "score", "memory", "sums", "step", "prefill"];
 const USAGE: &str =
@@ -71,7 +71,7 @@ impl Report {
             }
         }
         let reference = runners.iter().find(|runner| runner.name == beside).map(Runner::ns);
-        println!("\n| {title}, {} | ns | beside {beside} |\n|---|---|---|", self.isa);
+        println!("\n| {title}, {} | ns | relative to {beside} |\n|---|---|---|", self.isa);
         for runner in &runners {
             let ratio = reference.map(|reference| runner.ns() / reference);
             let shown = ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// Gaussian numbers enough for timing: sums of twelve uniform ones.
+/// Returns Gaussian numbers that are good enough for timing: sums of twelve uniform ones.
 fn gaussian(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut uniform = || {
@@ -129,7 +129,7 @@ impl Ours {
         Ok(ours)
     }
 
-    /// In pages of 64, as a cache does.
+    /// Encodes in pages of 64, as a cache does.
     fn encode(&mut self, rows: &[f32]) {
         let bytes = 64 * self.codec.block_bytes();
         self.blocks.resize(rows.len() / D * self.codec.block_bytes(), 0);
@@ -362,7 +362,7 @@ fn sums(report: &mut Report, backend: Backend, rows: &[f32]) -> Result<(), Box<d
     Ok(())
 }
 
-/// Attention of a query to the first of the rows, repeated, in f64.
+/// Returns the attention of a query to the first of the rows, repeated, in f64.
 fn exact_attention(rows: &[f32], query: &[f32], tokens: usize) -> Vec<f64> {
     let rows: Vec<&[f32]> = rows.chunks_exact(D).cycle().take(tokens).collect();
     let dot = |row: &&[f32]| row.iter().zip(query).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
@@ -429,7 +429,7 @@ fn attention(
     };
     outputs.push(flash()?.flatten_all()?.to_vec1::<f32>()?);
     runners.push(Runner::new("candle-nn f32", block * tokens, move || drop(black_box(flash()))));
-    // All answer the same question, as well as their bits allow.
+    // All compute the same outputs, as well as their bits allow.
     let exact = exact_attention(rows, &queries[..D], tokens + 1 - block);
     let apart =
         |x: &[f32]| x.iter().zip(&exact).map(|(x, y)| (f64::from(*x) - y).powi(2)).sum::<f64>().sqrt();
@@ -463,7 +463,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let isa = env!("PEERS_ISA");
     let backend = Backend::named(isa).ok_or(format!("this CPU has no {isa}"))?;
     ggml::init();
-    // candle's threads: this one alone, whose processor time counts.
+    // candle uses this thread alone, whose processor time counts.
     rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global()?;
     let rows = gaussian(1, ROWS * D);
     let wanted = |section: &str| words.is_empty() || words.iter().any(|word| word == section);

@@ -36,6 +36,6 @@ for (let turn = 0; turn < TURNS; turn++)
     each.run();
     each.best = Math.min(each.best, ((performance.now() - before) * 1e6) / TIMES / KEYS);
   }
-console.log(`| score, a key, Node ${process.versions.node} | ns | beside ${modules[0].name} | error |\n|---|---|---|---|`);
+console.log(`| score, a key, Node ${process.versions.node} | ns | relative to ${modules[0].name} | error |\n|---|---|---|---|`);
 for (const { name, best, apart } of modules)
   console.log(`| ${name} | ${best.toFixed(1)} | ${(best / modules[0].best).toFixed(2)} | ${apart.toFixed(3)} |`);
