@@ -153,7 +153,7 @@ impl Backend {
     /// Returns the backend with this name, or `None` if this CPU or this build lacks it.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        // Compare names first, so that the system is asked for tiles only if they are wanted.
+        // Compare names first, and request tiles from the system only if they are wanted.
         KNOWN
             .iter()
             .map(|&isa| Self { isa })

@@ -7,7 +7,7 @@
 /// 5, 4,096 rows of 8-bit codes from memory take 18.4 ns each without prefetches and 4.9 ns with
 /// them. From the second-level cache it is 3.8 and 4.0 ns.
 pub(crate) const LONG: usize = 1 << 16;
-/// How many bytes ahead to prefetch. 16 KiB is half of a small first-level cache, and too much: on
+/// The number of bytes ahead to prefetch. 16 KiB is half of a small first-level cache, and too much: on
 /// Zen 4, scores of long slices from memory take 0.84 to 0.93 of its time with 8 KiB.
 pub(crate) const AHEAD: usize = 1 << 13;
 

@@ -36,12 +36,12 @@ WORDS = {
     r"what [a-z]+ (has|have|brings)": "name the thing",
 }
 # Folders whose comments are checked, except for those in UNCHECKED.
-COMMENTED = "cli metrics files benches examples bindings/wasm bindings/c bindings/candle fuzz ci tests".split()
-UNCHECKED = ("ci/docs.py", "ci/hip-on-cpu/", "ci/llama/", "ci/llama.sh")
+COMMENTED = "arch src bindings/python bindings/ggml cli metrics files benches examples bindings/wasm bindings/c bindings/candle fuzz ci tests".split()
+UNCHECKED = ("ci/docs.py",)
 OPENINGS = r"(What|How|Who|Whose|Which|Why|Where) (?!.*\?)"  # a question may begin with them
 SLASHES = re.compile(r"(?:^|\s)//[/!]?(?=\s)(.*)|^\s*/?\*+(?=\s)(.*)|^\s*/\*(.*)")
 HASH = re.compile(r"(?:^|\s)#(?=\s)(.*)")
-SYNTAX = dict.fromkeys((".rs", ".js", ".mjs", ".ts", ".css", ".c", ".h", ".cpp"), SLASHES)
+SYNTAX = dict.fromkeys((".rs", ".cuh", ".js", ".mjs", ".ts", ".css", ".c", ".h", ".cpp"), SLASHES)
 SYNTAX |= dict.fromkeys((".sh", ".py", ".toml", ".txt"), HASH)
 # Code that starts with one of these folders is a path, if it has no space or placeholder.
 FOLDERS = "src|arch|cli|docs|tests|ci|bindings|fuzz|benches|examples|metrics|files"

@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Returns the state after pages of `tokens` tokens were evicted, the last of which ends at position `end`.
+    /// Returns the state after pages of `tokens` tokens were evicted. The last one ends at position `end`.
     ///
     /// No rollback opens a page before `end` again.
     pub(crate) fn evict(&self, tokens: usize, end: usize, layout: &Layout) -> Self {

@@ -78,7 +78,7 @@ pub struct ChunkConfig {
     pub values: CodecSpec,
     /// Tokens in a page: 64, 128 or 256.
     pub page: usize,
-    /// What is subtracted from keys. A prefix centre is the mean of all keys of the chunk.
+    /// The centre that is subtracted from keys. A prefix centre is the mean of all keys of the chunk.
     pub center: Center,
     /// Whether keys are divided by a balance, one factor for each channel, decided from all keys of the chunk.
     pub balance: bool,

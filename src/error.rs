@@ -37,7 +37,7 @@ pub enum Error {
     Length {
         /// The buffer, and the unit of its length.
         what: &'static str,
-        /// The length that it must have, or of which its length must be a multiple.
+        /// The length that it must have, or that its length must be a multiple of.
         expected: usize,
         /// The length that it has.
         actual: usize,
@@ -86,7 +86,7 @@ pub enum Error {
         what: &'static str,
         /// Its number.
         number: usize,
-        /// How many there are.
+        /// The number of them.
         count: usize,
     },
     /// A capacity is too small for the tokens that a layer keeps exact.
@@ -143,7 +143,7 @@ pub enum Error {
     /// chunks, blocks. The program ends without an error in two cases. Another thread takes the memory between the
     /// check and the use, or there is none even for a codec or for counters.
     Memory {
-        /// What the memory is for.
+        /// The use of the memory.
         what: &'static str,
         /// Bytes requested.
         bytes: usize,
@@ -165,14 +165,14 @@ pub enum Error {
     Snapshot {
         /// Byte offset.
         at: usize,
-        /// What is wrong there.
+        /// The fault there.
         why: &'static str,
     },
     /// A text is damaged, is no profile or one of another version, or a profile has an invalid number or name.
     Profile {
         /// The line, from 1; 0 if the profile was not read from text.
         line: usize,
-        /// What is wrong there.
+        /// The fault there.
         why: &'static str,
     },
     /// A profile does not fit the cache: it is for another model.
@@ -220,7 +220,7 @@ pub enum Error {
     },
     /// The library, this build or the codec does not support this.
     Unsupported {
-        /// What is not supported, and what to do instead.
+        /// The unsupported thing, and what to do instead.
         why: &'static str,
     },
 }

@@ -121,7 +121,7 @@ pub struct Layer {
     codecs: [Arc<dyn Codec>; 2],
     paged: Paged,
     sequences: Vec<Held>,
-    /// How many sequences hold each page of the pool.
+    /// The number of sequences that hold each page of the pool.
     owners: Vec<u32>,
     /// Entries in the page table of one sequence.
     pages_each: usize,
@@ -135,7 +135,7 @@ pub struct Layer {
 /// A sequence: what the GPU knows, and what the host needs to continue, fork or save it.
 #[derive(Clone, Debug)]
 struct Held {
-    /// What the GPU knows of it.
+    /// The GPU's part of it.
     sequence: Sequence,
     /// The state of the equal layer on the CPU. Both rings hold the same rows in the same places.
     state: State,

@@ -55,7 +55,7 @@ pub struct HeadId {
     pub role: Role,
 }
 
-/// What the numbers are used for. It is part of the seed, and so of every format.
+/// The use of the numbers. It is part of the seed, and so of every format.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     RotationSigns = 0,

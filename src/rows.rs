@@ -248,7 +248,7 @@ impl Order {
     }
 }
 
-/// Rows of several heads, all of which lie within the floats.
+/// Rows of several heads. All lie within the floats.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid<'a> {
     floats: Floats<'a>,

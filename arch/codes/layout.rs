@@ -1,6 +1,6 @@
 //! The layout of codes in a row.
 
-/// How codes of `radix · 2^raw_bits` levels become bits.
+/// The packing of codes of `radix · 2^raw_bits` levels into bits.
 ///
 /// A code splits into `raw_bits` low bits, and a digit `code >> raw_bits` below `radix`. The low
 /// bits form the *raw plane*. Digits form the *digit plane* in groups, with the first digit least

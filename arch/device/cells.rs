@@ -105,7 +105,7 @@ pub struct Write {
     pub first: usize,
 }
 
-/// What [`CellPool::attend`] computes.
+/// The computation of [`CellPool::attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct CellAttention {
     /// The stream.

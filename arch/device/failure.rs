@@ -24,7 +24,7 @@ impl Vendor {
     ];
 }
 
-/// Why a call on a GPU failed.
+/// The reason for which a call on a GPU failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {

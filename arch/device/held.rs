@@ -13,7 +13,7 @@ pub(super) struct Held {
     pub(super) sequences: Buffer<u32>,
     pub(super) exact: Buffer<u16>,
     pub(super) fronts: Buffer<f32>,
-    /// What fields of keys stand for, and codes that kernels look up in shared memory: of keys, then of
+    /// The values of the fields of keys, and codes that kernels look up in shared memory: of keys, then of
     /// values.
     pub(super) entries: Buffer<u32>,
     /// Outliers of pages: pieces of memory, which are added one by one and do not move.

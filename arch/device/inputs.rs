@@ -1,4 +1,4 @@
-//! What a caller passes: slices and rows in the GPU's memory, and rows of tokens to append.
+//! The arguments of a caller: slices and rows in the GPU's memory, and rows of tokens to append.
 
 use crate::Float;
 use core::ops::Range;

@@ -119,7 +119,7 @@ impl Shape {
     }
 }
 
-/// What a sequence holds.
+/// The contents of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
     /// Its pages in order, as places in the pool.

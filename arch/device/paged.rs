@@ -97,7 +97,7 @@ pub struct Paged {
     pub(super) steps: Buffer<u16>,
     pub(super) book: Buffer<i16>,
     pub(super) book_thresholds: Buffer<f32>,
-    /// What encoding looks up where cells do not suffice: triplets and codes of keys, then of values.
+    /// The tables of encoding where cells do not suffice: triplets and codes of keys, then of values.
     pub(super) search: Buffer<u32>,
     pub(super) crossing: Buffer<u8>,
     pub(super) crossing_slots: Buffer<u32>,

@@ -366,7 +366,7 @@ fn search_of(layout: &TripletLayout, search: Search) -> Option<Vec<u32>> {
     Some(words)
 }
 
-/// How rows are rotated, and which norm they store.
+/// The rotation of rows, and the norm that they store.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotated<'a> {
     /// A mask for each coordinate; its highest bit counts.

@@ -100,7 +100,7 @@ impl Unpack {
     }
 }
 
-/// Where the base-3 digits of eight chunks lie, two to a lane, and how to extract them.
+/// The places of the base-3 digits of eight chunks, two to a lane, and how to extract them.
 ///
 /// ```text
 /// byte = d₀ + 3·d₁ + 9·d₂ + 27·d₃ + 81·d₄

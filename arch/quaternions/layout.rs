@@ -193,7 +193,7 @@ impl ChunkLayout {
     }
 }
 
-/// How norms become radius codes: min(limit, ⌊norm·factor + ½⌋).
+/// The step from norms to radius codes: min(limit, ⌊norm·factor + ½⌋).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RadiusSteps {
     /// Steps for each unit of the norm. Finite, not negative.

@@ -242,7 +242,7 @@ mod tests {
     fn on_a_thread_with(tiles: Tiles, host: Config, work: impl Fn() + Send) -> Config {
         std::thread::scope(|scope| {
             let left = scope.spawn(move || {
-                // What a host does: a configuration that nothing takes back before it is read.
+                // As a host does: a configuration that nothing takes back before it is read.
                 drop(Configured { host, thread: PhantomData });
                 work();
                 tiles.configuration()

@@ -369,7 +369,7 @@ pub(crate) fn scales(block: &Block) -> __m512 {
 
 /// Returns the f16 at byte `at` of each row.
 ///
-/// Each row is loaded from so many bytes before the f16 that it lands in its own word of the
+/// Each row is loaded from this many bytes before the f16 that it lands in its own word of the
 /// register. Blends then take one word from each load:
 ///
 /// ```text

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_h
 use std::sync::Mutex;
 
 thread_local! {
-    /// How many slices [`z`] has created, which of them it makes longer, and by how much.
+    /// The number of slices that [`z`] has created, the one that it makes longer, and by how much.
     static MADE: Cell<(usize, usize, isize)> = const { Cell::new((0, usize::MAX, 0)) };
 }
 

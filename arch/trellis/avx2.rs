@@ -221,7 +221,7 @@ impl Memory {
 struct Ints<'a> {
     /// Behind the last row, up to the end of its block, they are 0.
     ints: &'a mut [[i16; PAGE]],
-    /// What one integer step of a query is worth. `None` if it adds nothing.
+    /// The value of one integer step of a query. `None` if it adds nothing.
     units: &'a mut [Option<f32>],
     products: &'a mut [f32; PAGE],
 }

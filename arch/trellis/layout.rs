@@ -116,7 +116,7 @@ impl<'a> TrellisCodebook<'a> {
     }
 }
 
-/// How well a row's centroids fit its vector, in integer steps of the codebook.
+/// The fit of a row's centroids to its vector, in integer steps of the codebook.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
     /// Σ y·centroid, summed in 16 lanes and then by halves.

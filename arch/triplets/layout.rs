@@ -62,7 +62,7 @@ pub struct TripletLayout<'a> {
     pub rest_scale: f32,
 }
 
-/// Which directions an encoder tries for a triplet.
+/// The directions that an encoder tries for a triplet.
 ///
 /// All but `Nearest` take the direction with the largest projection of the triplet, and the radius
 /// nearest to that projection. Among equals the lowest code wins.

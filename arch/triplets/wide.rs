@@ -74,7 +74,7 @@ fn sum<L: Registers>(directions: &Quads, radii: &[f32; MAX_FIELDS], query: &Quad
     halve(sums)
 }
 
-/// Which bytes of four triplets' directions become the top bytes of twelve coordinates, four a
+/// The bytes of four triplets' directions that become the top bytes of twelve coordinates, four a
 /// register.
 pub(super) static COORDINATES: [[u8; 16]; 3] = {
     let mut order = [[255; 16]; 3];
@@ -86,7 +86,7 @@ pub(super) static COORDINATES: [[u8; 16]; 3] = {
     order
 };
 
-/// Which bytes of four radii belong to the same coordinates.
+/// The bytes of four radii that belong to the same coordinates.
 pub(super) static RADII: [[u8; 16]; 3] = {
     let mut order = [[0; 16]; 3];
     let mut i = 0;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What stand_in.cpp says it finds, it finds: bites.py LIBRARY. A process each, as a GPU that is lost stays so."""
+"""Checks that stand_in.cpp finds the faults that it says it finds: bites.py LIBRARY. A process each, as a GPU that is lost stays so."""
 import ctypes
 import os
 import sys
@@ -32,7 +32,7 @@ class Given(ctypes.Structure):
 
 
 def run(wrong, threads=64, shared=256):
-    """What a launch says, and the 64 numbers that it leaves."""
+    """Returns the result of a launch, and the 64 numbers that it leaves."""
     hip = ctypes.CDLL(sys.argv[1])
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert hip.hiprtcCreateProgram(ctypes.byref(program), TEXT.encode(), b"", 0, None, None) == 0

@@ -1,4 +1,4 @@
-// What clang has for AMD's GPUs, for g++ and a CPU: stand_in.cpp puts it before the kernels' text, hip.cuh first. A block of threads at a
+// The functions of clang for AMD's GPUs, for g++ and a CPU: stand_in.cpp puts it before the kernels' source, hip.cuh first. A block of threads at a
 // time; a thread is a fiber, which runs until it meets others: 32 lanes at a shuffle, all of the block at a barrier. So no two threads
 // run at once, and what one writes the next has: a wait too few shows only where it matters in that order.
 #ifndef __x86_64__

@@ -49,7 +49,7 @@ size_t number(const char *name, size_t otherwise) {
 }
 constexpr size_t MOST_SHARED = 232448, STACK = 256 * 1024 + 832, MOST_THREADS = 1024; // stacks lie apart so that caches hold them
 
-// AddressSanitizer's calls, where it is asked for.
+// AddressSanitizer's calls, if the build has it.
 const bool sanitized = [] {
     const char *said = getenv("OCTAPLEX_STAND_IN");
     return said && !strcmp(said, "asan");
@@ -91,7 +91,7 @@ struct Graph {
 };
 struct Stream {
     std::recursive_mutex lock;
-    std::shared_ptr<Graph> captured; // what it is asked goes there
+    std::shared_ptr<Graph> captured; // its operations go there
     bool first = false;              // the capture began here
 };
 struct Event {
@@ -132,11 +132,11 @@ struct Function {
     Module *module;
     std::string name;
     void (*kernel)(const void *);
-    size_t parameter, threads, own; // bytes, at most so many threads, bytes of shared memory
+    size_t parameter, threads, own; // bytes, the most threads, bytes of shared memory
     std::vector<Piece> shared;      // the first is what a launch asks for
 };
 
-// What a kernel shares: variables of functions, `_ZZ...`, that it or what it calls has relocations of.
+// The shared memory of a kernel: variables of functions, `_ZZ...`, that it or what it calls has relocations of.
 std::vector<Piece> shared_of(const Module &module, const char *name) {
     const char *bytes = module.image.data();
     const auto &header = *(const Elf64_Ehdr *)bytes;
@@ -529,7 +529,7 @@ int hipModuleLoadData(handle *module, const void *image) {
     uint16_t each, count;
     memcpy(&sections, bytes + 40, 8), memcpy(&each, bytes + 58, 2), memcpy(&count, bytes + 60, 2);
     const size_t length = sections + (size_t)each * count;
-    // A file of its own name each time: by a name that it knows the loader finds what it has.
+    // A file of its own name each time: for a known name, the loader returns the library that it has loaded.
     const char *root = getenv("TMPDIR");
     std::string path = std::string(root && *root ? root : "/tmp") + "/octaplex-kernels-XXXXXX";
     const int file = mkstemp(&path[0]);
@@ -606,7 +606,7 @@ int hipMalloc(address *at, size_t bytes) {
     char *mapped = (char *)mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) return MEMORY;
     if (length > 2 * page && mprotect(mapped + page, length - 2 * page, PROT_READ | PROT_WRITE)) return munmap(mapped, length), MEMORY;
-    *at = (address)(mapped + length - page) - (bytes + 15) / 16 * 16; // ends where the page does, but for what it is a multiple of
+    *at = (address)(mapped + length - page) - (bytes + 15) / 16 * 16; // ends where the page does, rounded down to its alignment
     allocations[*at] = {bytes, mapped, length};
     allocated += bytes;
     return OK;

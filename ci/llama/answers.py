@@ -1,4 +1,4 @@
-"""How many answers of server.py's are those of another run.
+"""Counts the answers of server.py that equal those of another run.
 
 usage: answers.py BASE OTHER LEAST [drafts]     at least LEAST must be; with `drafts` some drafts were accepted
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # octaplex as the cache of node-llama-cpp's prebuilt llama.cpp for 64-bit ARM (ggml 0.23, API 2), under qemu: probabilities
-# of a made model beside those of llama.cpp's own f16 cache. By hand; emulation takes minutes.
+# of a made model with those of llama.cpp's own f16 cache. By hand; emulation takes minutes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=$PWD/target/llama/arm

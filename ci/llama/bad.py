@@ -1,4 +1,4 @@
-"""What goes wrong around a cache: none of it stops the host, and logits stay those of a run in which all goes well.
+"""Faults around a cache: none of them stops the host, and logits stay those of a run in which all goes well.
 
 usage: bad.py MODEL NO_ATTENTION_MODEL
 

@@ -105,7 +105,7 @@ class Pair:
         todo = todo[:256]  # n_batch is never less
         twins = []
         if self.unified and len(chosen) == 1 < self.sequences and below(3) == 0:
-            # Tokens of two sequences at once, one of which is a copy of the other.
+            # Tokens of two sequences at once. One is a copy of the other.
             twins = [(int(chosen[0]) + 1) % self.sequences]
             self.both("llama_memory_seq_rm", twins[0], -1, -1)
             self.both("llama_memory_seq_cp", int(chosen[0]), twins[0], -1, -1)
@@ -133,7 +133,7 @@ class Pair:
             largest["position"] = max(largest["position"], *(positions[sequence] + 1 + n for sequence, n in todo))
         llama.llama_batch_free(batch)
         if results[0] == 1:
-            # No room is left: room is made.
+            # No cell is free: free some.
             self.both("llama_memory_seq_rm", todo[0][0], -1, -1)
         return f"{len(todo)} tokens of {chosen.tolist() + twins} from {positions}: {results[0]}"
 

@@ -1,4 +1,4 @@
-"""An image encoder beside octaplex: it is on the CPU, and the server answers a question about an image as without octaplex.
+"""An image encoder together with octaplex: it is on the CPU, and the server answers a question about an image as without octaplex.
 
 usage: image.py MODEL CLIP.gguf
 

@@ -1,4 +1,4 @@
-"""How far the probabilities of node.mjs's runs are from those of the first.
+"""Compares the probabilities of node.mjs's runs with those of the first.
 
 usage: near.py BASE.json OTHER.json LIMIT
 """

@@ -17,7 +17,7 @@ const llama = await getLlama({
     logLevel: LlamaLogLevel.debug,
     logger: (level, message) => wanted.test(message) && console.error(message.trim())
 });
-// `gpu: false` would leave every layer on the CPU, and the cache with it: layers are asked for by number.
+// `gpu: false` would leave every layer on the CPU, and the cache with it: so layers are named by number.
 const model = await llama.loadModel({ modelPath, gpuLayers: 99 });
 const context = await model.createContext({ contextSize: Number(tokens) + 192, batchSize: Number(batch), flashAttention: true });
 const sequence = context.getSequence();

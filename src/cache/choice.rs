@@ -1,4 +1,4 @@
-//! How the codecs of a cache are chosen: by the builder, and by the bindings for C and JavaScript.
+//! Chooses the codecs of a cache, for the builder and for the bindings.
 
 use super::config::MAX_LAYERS;
 use super::{CacheConfig, LayerConfig};

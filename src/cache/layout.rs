@@ -28,7 +28,7 @@ pub(crate) const SPLIT: usize = 4096;
 
 /// The largest number of queries that share one pass over the pages.
 ///
-/// With so many products for each row, unpacking a page costs little, and the scores of a part fit a second-level
+/// With this number of products for each row, unpacking a page costs little, and the scores of a part fit a second-level
 /// cache. The number is smaller on bare metal, which has a small stack and short prompts.
 pub(crate) const BATCH: usize = QUERY_BATCH;
 

@@ -241,7 +241,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// Sinks and the window stay, and the other tokens keep their positions. A rollback neither restores dropped tokens
     /// nor opens a page before them again.
     ///
-    /// Use it to make room in a long conversation (a context shift): evict the oldest range and go on counting. Keys
+    /// Use it to free capacity in a long conversation (a context shift): evict the oldest range and go on counting. Keys
     /// carry the rotary embedding of their positions, so positions are not renumbered. Attention skips the gap. That is
     /// correct because only differences of positions matter to a rotary embedding. If an engine must renumber, clear
     /// the layer and append keys of the new positions.

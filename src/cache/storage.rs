@@ -212,7 +212,7 @@ impl Storage for Shared {
     }
 
     fn reserve(&mut self, count: usize) -> Result<(), Error> {
-        /// Bytes that the counters of a page and the allocator take beside it.
+        /// Bytes that the counters of a page and the allocator take in addition to it.
         const BESIDE: usize = 64;
         // One page more: pages that vary in size are copied when they are committed.
         let bytes = count.saturating_add(1).saturating_mul(self.layout.page_bytes + BESIDE);

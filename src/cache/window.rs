@@ -315,7 +315,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.decide(keys, head, &mut balances[at.clone()], &mut prefixes[at], rows)?;
         }
         let pages = plan.closing - plan.skipped;
-        // If memory cannot hold the new pages beside the pages that they replace, encode each page twice: first into
+        // If memory cannot hold both the new pages and the pages that they replace, encode each page twice: first into
         // the spare slot, to find errors, and then, once the old pages are gone, into its own slot.
         //
         //              dry run                      real run

@@ -21,8 +21,7 @@ const DEVIATIONS: usize = 3 * PAGE / 4;
 /// The largest f16.
 const MAX_F16: f32 = 65504.0;
 
-/// What keys pass through before they are coded: the page format, the balance, and the prefix
-/// centre.
+/// The steps that keys pass through before they are coded: page format, balance, prefix centre.
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     pub(super) shape: Shape,

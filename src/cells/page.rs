@@ -52,7 +52,7 @@ impl Body {
 pub(super) struct Closed {
     /// The parts of all heads, one after the other.
     pub(super) parts: Vec<u8>,
-    /// Where each head ends in `parts`.
+    /// The end of each head in `parts`.
     pub(super) ends: Vec<u32>,
     /// Cells that are exact, a bit each.
     pub(super) cells: u64,

@@ -70,8 +70,8 @@ impl AdditiveSpec {
         seed: u64;
     }
 
-    /// Returns the bytes of a block of `dim` values. 0 for parameters of which no codec can be
-    /// built.
+    /// Returns the bytes of a block of `dim` values. 0 for parameters that no codec can
+    /// have.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         if !self.is_valid() || dim == 0 || dim > MAX_DIM {

@@ -85,8 +85,8 @@ impl GradedSpec {
         ]
     }
 
-    /// Returns the bytes of a block of `dim` values. 0 for parameters and widths of which no codec
-    /// can be built.
+    /// Returns the bytes of a block of `dim` values. 0 for parameters and widths that no codec
+    /// can have.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.plane_bytes(dim) {

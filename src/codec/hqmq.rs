@@ -54,7 +54,7 @@ impl Secondary {
     const NAMES: [(&'static str, Self); 2] = [("random", Self::Random), ("optimised", Self::Optimised)];
 }
 
-/// How direction codes are packed into bits.
+/// The packing of direction codes into bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChunkPacking {
     /// Mixed radix: at most 0.02 bits above the fractional log2(24·S) a code. For S = 3·2ⁿ, where
@@ -105,7 +105,7 @@ pub struct HqmqSpec {
     pub radius_bits: u8,
     /// The origin of the members.
     pub secondary: Secondary,
-    /// How direction codes are packed. `Radix` needs S = 3·2ⁿ, and is the default of specs there.
+    /// The packing of direction codes. `Radix` needs S = 3·2ⁿ, and is the default of specs there.
     /// Elsewhere their default is `Index`.
     pub packing: ChunkPacking,
     /// Chunks whose norm is above `med` times the page's median stay exact. 0 for none.
@@ -147,7 +147,7 @@ impl HqmqSpec {
     }
 
     /// Returns the bytes of a block of `dim` values with its flags. Outliers of a page come on top.
-    /// 0 for parameters of which no codec can be built.
+    /// 0 for parameters that no codec can have.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         match self.chunk_layout(dim) {

@@ -29,7 +29,7 @@ use octaplex_arch::{MAX_PAGES, Packing, Rows};
 /// ```
 pub(crate) const LEAD: usize = 2;
 
-/// How pages keep a codec's rows: the result of [`Codec::pages`].
+/// The layout of a codec's rows in pages: the result of [`Codec::pages`].
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Pages<'a> {

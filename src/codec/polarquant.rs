@@ -28,7 +28,7 @@ use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{AngleTree, Angles};
 
-/// How far the recursion goes.
+/// The depth of the recursion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Depth {
     /// To one radius. For widths that are powers of two.
@@ -62,7 +62,7 @@ impl Depth {
 pub struct PolarQuantSpec {
     /// Bits of an angle, 1 to 8. With [`Depth::Four`] it must be 4, the bits of level 1.
     pub bits: u8,
-    /// How far the recursion goes.
+    /// The depth of the recursion.
     pub depth: Depth,
     /// Rounds of signs and Hadamard transform, 1 to 3.
     pub rounds: u8,

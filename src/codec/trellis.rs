@@ -102,7 +102,7 @@ impl TrellisSpec {
         seed: u64;
     }
 
-    /// Returns the bytes of a block of `dim` values. 0 for an `m` of which no codec can be built.
+    /// Returns the bytes of a block of `dim` values. 0 for an `m` that no codec can have.
     #[must_use]
     pub const fn block_bytes(&self, dim: usize) -> usize {
         let path = 2 + TrellisCodebook::path_bytes(dim);

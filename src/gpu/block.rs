@@ -113,7 +113,7 @@ impl Layer {
     }
 }
 
-/// How many pages a sequence has, and how many exact tokens as sinks and in its recent window.
+/// The numbers of pages of a sequence, and of exact tokens as sinks and in its recent window.
 struct Sizes {
     pages: usize,
     sinks: usize,

@@ -3,7 +3,7 @@
 use super::Failure;
 use core::fmt;
 
-/// Why a call failed. The layer is as it was. After [`Device`](Self::Device), [clear](super::Layer::clear) the
+/// The reason for which a call failed. The layer is as it was. After [`Device`](Self::Device), [clear](super::Layer::clear) the
 /// sequence that the call changed.
 ///
 /// ```no_run
@@ -25,7 +25,7 @@ pub enum Error {
     Library(crate::Error),
     /// The GPU kernels do not support this yet.
     Unsupported {
-        /// What is unsupported, and what to do instead.
+        /// The unsupported thing, and what to do instead.
         why: &'static str,
     },
     /// The layer has too few free pages.

@@ -22,7 +22,7 @@ const POSITION: usize = 8;
 /// Bytes of an outlier after the blocks of a page.
 const BYTES: usize = 8;
 
-/// Where the parts of a page lie.
+/// The offsets of the parts of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Apart {
     layout: Layout,

@@ -1,4 +1,4 @@
-//! What a layer on a GPU holds, and how it grows.
+//! The memory of a layer on a GPU, and how it grows.
 
 use super::{Error, Layer, refuse};
 use crate::Stats;

@@ -70,7 +70,7 @@ fn of(config: &LayerConfig, spec: CodecSpec, dim: usize, role: Role) -> Result<T
         }
         CodecSpec::Trellis(spec) => {
             let book = trellis(spec.states.into(), spec.m.into()).ok_or(Error::Unsupported { why: WHICH })?;
-            // What one integer is worth for a coordinate of a rotated unit vector.
+            // The value of one integer for a coordinate of a rotated unit vector.
             let unit = (1.0 / (f64::from(book.kappa()) * libm::sqrt(dim as f64))) as f32;
             let rotation = rotation(spec.rounds, spec.seed)?;
             let rotated = rotated(&rotation, spec.rounds, spec.gain);

@@ -53,7 +53,7 @@ pub(crate) fn taken(queries: usize, at_least: usize) -> usize {
 /// Sixteen dwords for each pair of coordinates, or of a page's rows, or for each four coordinates.
 pub(crate) type Tile = [[__m256i; 2]];
 
-/// Memory for the largest possible number of values, of which only the used ones are written.
+/// Memory for the largest possible number of values. Only the used ones are written.
 pub(crate) struct Buffer<T, const N: usize>([MaybeUninit<T>; N]);
 
 impl<T: Copy, const N: usize> Buffer<T, N> {

@@ -21,7 +21,7 @@ pub(crate) struct Bytes {
     /// set. Setting all would take longer than scoring a row, and a call scores only some dozen
     /// rows.
     raw: [MaybeUninit<Place>; MAX_CHUNKS],
-    /// Where the digits of each chunk lie. It is set only if codes have digits: setting it always costs
+    /// The places of the digits of each chunk. They are set only if codes have digits: setting them always costs
     /// a fifth of a page's time. Words are stored one by one and loaded as registers, and such loads
     /// wait for the stores.
     chunks: [MaybeUninit<Chunk>; MAX_CHUNKS],

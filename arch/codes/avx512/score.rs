@@ -269,7 +269,7 @@ pub(crate) struct Many<const Q: usize> {
     /// For each chunk and each query, sixteen dwords. They are set for the first `len` queries,
     /// rounded up to `Q`, and all chunks.
     dwords: [[MaybeUninit<[i32; ROWS]>; PASS]; MAX_CHUNKS],
-    /// What the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
+    /// The amount that the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
     ends: [MaybeUninit<(__m512i, __m512)>; PASS],
     len: usize,
     chunks: usize,

@@ -1,4 +1,4 @@
-//! What scores and weighted sums of rows of codes share.
+//! The common parts of scores and weighted sums of rows of codes.
 
 use crate::rows::ROWS;
 use core::arch::x86_64::*;

@@ -21,7 +21,7 @@ const NONE: Products = [const { MaybeUninit::uninit() }; ROWS];
 pub(crate) struct TileQueries {
     /// A register for each chunk and each query. The first `len` of the first `chunks` are set.
     values: [[MaybeUninit<__m512i>; QUERIES]; MAX_CHUNKS],
-    /// What the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
+    /// The amount that the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
     ends: [MaybeUninit<(__m512i, __m512)>; QUERIES],
     len: usize,
     chunks: usize,

@@ -215,7 +215,7 @@ fn add<L: Integers, const Q: usize, const FLIP: bool>(
     }
 }
 
-/// What the scores of all queries share: where codes lie, and the tables of their centroids.
+/// The state that the scores of all queries share: the places of codes, and the tables of centroids.
 struct Pass<L: Integers, const KIND: u8> {
     codes: Codes<L>,
     bytes: Bytes<L>,

@@ -400,7 +400,7 @@ pub(crate) fn gather<'a, const R: usize>(segments: &[Segment<'a>; 2], first: usi
     Group { starts, reach: all.reach, bytes: PhantomData }
 }
 
-/// R rows for each lane, of which `reach` bytes can be read.
+/// R rows for each lane. `reach` bytes of each can be read.
 pub(crate) struct Group<'a, const R: usize> {
     starts: [[*const u8; 2]; R],
     reach: usize,

@@ -116,7 +116,7 @@ fn add_ints<L: Integers, const KIND: u8>(
         words[..GROUP].copy_from_slice(ints);
         *weights = L::lookup(L::load_words(&words), order);
     }
-    // What the unsigned centroids add.
+    // The unsigned centroids add this.
     let bias: i32 = ints.iter().map(|int| 128 * i32::from(*int)).sum();
     let (count, tables) = (page.count(), kind::tables(KIND));
     let mut sums = sums.as_chunks_mut::<16>().0.iter_mut();

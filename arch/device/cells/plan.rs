@@ -1,8 +1,8 @@
-//! Where the pages of a cache are.
+//! The places of the pages of a cache.
 
 use super::*;
 
-/// Where the pages of a cache are. All layers share it.
+/// The places of the pages of a cache. All layers share it.
 ///
 /// Addresses stay the same for its life, so that captured graphs read what was last written.
 #[derive(Debug)]

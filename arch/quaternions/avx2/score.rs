@@ -196,7 +196,7 @@ fn store_bytes(out: &mut [u8; 32], x: __m256i) {
     unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), x) }
 }
 
-/// How codes of a layout split into units and members.
+/// The split of a layout's codes into units and members.
 struct Split {
     layout: ChunkLayout,
     raw_bits: u32,

@@ -76,7 +76,7 @@ struct Best {
 struct Running {
     /// The largest inner product.
     value: __m512,
-    /// Which member has it, or which candidate of the chunk's list.
+    /// The member that has it, or the candidate of the chunk's list.
     member: __m512i,
     /// Chunks that have met an equal value. The value may have been surpassed since.
     ties: u16,
@@ -182,7 +182,7 @@ impl Search {
 
 /// The lists of 16 chunks' cells.
 struct Candidates {
-    /// Where each list begins in the lists of all cells.
+    /// The start of each list in the lists of all cells.
     offsets: [u32; 16],
     /// The length of each list, and 0 for chunks that are not searched.
     lengths: __m512i,

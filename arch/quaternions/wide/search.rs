@@ -74,7 +74,7 @@ fn best_products<T: Elementwise>(set: &QuaternionSet, chunks: &[[f32; 4]], radii
     let mut padded = [0; LANES];
     padded[..radii.len()].copy_from_slice(radii);
     let radii = padded;
-    // Where the lists of candidates start, and how many candidates each lane has.
+    // The starts of the lists of candidates, and the number of candidates of each lane.
     let (mut starts, mut lengths) = ([0; LANES], [0; LANES]);
     let mut lists = &ALL[..];
     match &set.index {

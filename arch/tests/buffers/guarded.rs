@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-/// Which guard a buffer touches.
+/// The guard that a buffer touches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Side {
     Start,
@@ -19,7 +19,7 @@ pub(crate) enum Side {
 const BYTES: usize = 1 << 19;
 
 thread_local! {
-    /// Where this thread's next buffers lie.
+    /// The side of this thread's next buffers.
     pub(crate) static SIDE: Cell<Side> = const { Cell::new(Side::End) };
     /// Mappings that no buffer uses.
     static FREE: RefCell<Vec<*mut u8>> = const { RefCell::new(Vec::new()) };

@@ -41,7 +41,7 @@ use planes::all_planes;
 
 /// Coordinates of a lane: of one row, of two or of four.
 const LANE: usize = 128;
-/// The widths of which two or four rows share a lane.
+/// The widths at which two or four rows share a lane.
 const HALF: usize = LANE / 2;
 const QUARTER: usize = LANE / 4;
 /// The number of queries from which on tiles are faster, for scores and for sums.
@@ -298,7 +298,7 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     }
 }
 
-/// What is added to centroids, so that sums of rows have unsigned bytes.
+/// The offset of centroids, so that sums of rows have unsigned bytes.
 const BIAS: i16 = 128;
 
 /// Groups of lookups that may belong to other rows of a lane, with codes of two bits.
@@ -405,7 +405,7 @@ fn fold<const BITS: usize, const DIM: usize>(sums: &[[__m256i; 2]; EACH]) -> [__
     folded
 }
 
-/// Returns the coordinates of what [`fold`] returns, of which `DIM` are used.
+/// Returns the coordinates of the result of [`fold`]. `DIM` of them are used.
 const fn order<const BITS: usize, const DIM: usize>() -> [u16; LANE] {
     let mut order = [0; LANE];
     let mut at = 0;

@@ -49,7 +49,7 @@ pub(super) struct Unpack {
     last_load: usize,
     /// The valid bits of a row's last byte.
     last_mask: u8,
-    /// How many of `places` are set.
+    /// The number of `places` that are set.
     set: usize,
     places: [MaybeUninit<Place>; CHUNKS],
 }

@@ -57,7 +57,7 @@ pub(super) struct Lookup<'a> {
 /// Memory for the centroids of the largest codebook.
 pub(super) type Large = Buffer<__m512i, { MAX_CENTROIDS / CHUNK }>;
 
-/// How codes are found that are not plain bits.
+/// The means to find codes that are not plain bits.
 pub(super) type Parts = Option<(Unpack, [Chunk; MAX_CHUNKS])>;
 
 /// Calls a method for the kind of lookup and the raw bits.

@@ -320,7 +320,7 @@ impl<const RAW: usize, const DIGIT: bool, const HISTORY: usize> Way<RAW, DIGIT, 
     const PATH_BYTES: Places = Self::SHAPE.path_bytes();
     const SHIFTS: [[Places; 3]; LOOK_UPS] = table!(LOOK_UPS; i => Self::SHAPE.shifts(i));
     const COORDINATES: [Places; LOOK_UPS] = table!(LOOK_UPS; i => Self::SHAPE.coordinates(i));
-    /// How indices are found: by 6, 7 or 8 bits.
+    /// The bits by which indices are found: 6, 7 or 8.
     const KIND: usize = match HISTORY + 1 + RAW + 2 * DIGIT as usize {
         ..=6 => SMALL,
         7 => MEDIUM,

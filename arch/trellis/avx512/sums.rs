@@ -118,7 +118,7 @@ impl<const KIND: usize, const RAW: usize> FourRows for OfKind<'_, KIND, RAW> {
     }
 }
 
-/// What pages are added with.
+/// The state with which pages are added.
 struct Sum<'a> {
     tiles: Option<Tiles>,
     pages: &'a [Rows<'a>],

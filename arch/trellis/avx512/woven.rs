@@ -95,7 +95,7 @@ pub(super) struct Woven {
 
 /// For each quadword, bytes k - 1 and k of each row's sixteen.
 static PATH_BYTES: Places = places!(i => (16 * (i % 8 / 2) + i / 8 + i % 2 + 63) % 64);
-/// Where the bits of each byte begin in its quadword: from the middle of byte k - 1 on, and from byte
+/// The start of the bits of each byte in its quadword: from the middle of byte k - 1 on, and from byte
 /// k on.
 static PATH_SHIFTS: Places = places!(i => 16 * (i % 4) + 4 + 4 * (i / 4 % 2));
 /// Byte k of each row.
@@ -144,7 +144,7 @@ impl Woven {
     }
 }
 
-/// Where the path bits and the codes of 64 coordinates lie.
+/// The places of the path bits and the codes of 64 coordinates.
 pub(super) struct WovenChunk<'a> {
     path: Window<'a>,
     codes: Window<'a>,

@@ -26,9 +26,9 @@ use crate::{IntQuery, Rows};
 
 /// Coordinates of a row.
 const DIM: usize = 128;
-/// Coordinates of a row of which two make a line.
+/// The coordinates of a row at which two rows make a line.
 const HALF: usize = DIM / 2;
-/// Coordinates of a row of which four make a line.
+/// The coordinates of a row at which four rows make a line.
 const QUARTER: usize = DIM / 4;
 /// Bytes of a row's path plane.
 const PATH: usize = DIM / 8;
@@ -156,7 +156,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         }
     }
 
-    /// Scores rows, of which ROWS make a line, with Q of all queries, from `from` on. They share the
+    /// Scores rows (ROWS make a line) with Q of all queries, from `from` on. They share the
     /// lookups.
     #[inline(always)]
     fn score_with<const ROWS: usize, const Q: usize>(

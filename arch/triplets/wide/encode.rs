@@ -10,7 +10,7 @@
 //! rank          3    2    1    0    0    1    2    3          s < 0: ~s
 //! ```
 //!
-//! Where a + b > 1, the fold replaces the magnitudes (a, b) by (1 - b, 1 - a), which are smaller.
+//! If a + b > 1, the fold replaces the magnitudes (a, b) by (1 - b, 1 - a), which are smaller.
 //! So two minima unfold a point.
 
 use crate::registers::{Elementwise, Table};

@@ -268,7 +268,7 @@ extern "C" fn set(buffer: *mut Buffer, tensor: *mut Tensor, data: *const c_void,
 extern "C" fn get(buffer: *mut Buffer, tensor: *const Tensor, data: *mut c_void, offset: usize, size: usize) {
     guarded((), || {
         let instance = memory(buffer).instance;
-        // SAFETY: the host passes a tensor of this buffer, and room for `size` bytes, which it may not have written.
+        // SAFETY: the host passes a tensor of this buffer, and space for `size` bytes, which it may not have written.
         let tensor = unsafe {
             core::ptr::write_bytes(data.cast::<u8>(), 0, size);
             &*tensor

@@ -11,7 +11,7 @@
 //!                                              others: CUDA's own operations on rows that are opened to f16
 //! ```
 //!
-//! What cannot be compressed becomes an f16 buffer of CUDA's own (`cache.rs`). Then its operations are CUDA's again.
+//! A cache that cannot be compressed becomes an f16 buffer of CUDA's own (`cache.rs`). Then its operations are CUDA's again.
 
 mod cache;
 mod cells;
@@ -24,7 +24,7 @@ pub(crate) use wrap::attach;
 
 use core::ffi::c_int;
 
-/// `struct ggml_cgraph`, of which only the identity is known here.
+/// `struct ggml_cgraph`. Only its identity is known here.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Graph {
@@ -32,11 +32,11 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Where newer versions have a number that tells graphs apart.
+    /// The place at which newer versions have a number that tells graphs apart.
     const UID: usize = 11;
 }
 
-/// What an operation is, by its number. Numbers differ between versions, and names do not.
+/// The kind of an operation, by its number. Numbers differ between versions, and names do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {
     /// It only creates a view.

@@ -303,7 +303,7 @@ extern "C" fn supports_buffer_type(device: *mut Device, buffer_type: *mut c_void
     }
 }
 
-/// What this device does for an operation.
+/// The work of this device for an operation.
 enum Kind<'a> {
     /// Nothing: the operation only creates a view.
     Nothing,

@@ -52,7 +52,7 @@ impl Inner {
         if self.backend.is_null() {
             return FAILED;
         }
-        // SAFETY: the graph has room for a node; the caller vouches for the tensors.
+        // SAFETY: the graph has space for a node; the caller vouches for the tensors.
         unsafe {
             if let Some(set_threads) = self.set_threads {
                 set_threads(self.backend, threads as c_int);

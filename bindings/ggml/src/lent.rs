@@ -1,7 +1,7 @@
 //! Threads that the host lends: those of the CPU backend of its context.
 //!
 //! A ggml without OpenMP has thread pools. If a program attaches none to its context, ggml creates new threads for each graph
-//! that its CPU computes. Alone that is one graph a token. Beside this device it is one a layer, and with eight threads their
+//! that its CPU computes. Alone that is one graph a token. Next to this device it is one a layer, and with eight threads their
 //! creation took more time than all computation. So:
 //!
 //! * the CPU backend of such a context gets a pool that lasts;

@@ -114,7 +114,7 @@ mod tests {
             ("cache_v_l1", 640, values),
         ];
         let mut plan = Plan::default();
-        // What the host asked for earlier does not matter.
+        // Earlier requests of the host do not matter.
         plan.tell(b"scratch", 5, None);
         assert_eq!(decide(&mut plan, &pairs), (640, None));
         // Scratch memory has any size.

@@ -1,4 +1,4 @@
-//! What this library needs of the operating system: loaded libraries, address space, figures of memory.
+//! The services of the operating system: loaded libraries, address space, figures of memory.
 //!
 //! `unix.rs` and `windows.rs` have the same functions. On Unix, `dlsym` looks into a library and all that it imports. Windows
 //! looks into one library only, so `windows.rs` walks the imports itself.

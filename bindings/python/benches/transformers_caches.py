@@ -1,11 +1,11 @@
-"""OctaplexCache beside transformers' own quantised caches: one model, one text, one run, all taking turns token by token.
+"""Compares OctaplexCache with transformers' own quantised caches: one model, one text, one run, all taking turns token by token.
 
     pip install ./bindings/python torch transformers==5.23.0 gguf accelerate optimum-quanto ninja hqq
     python bindings/python/benches/transformers_caches.py MODEL.gguf TEXT.txt [PROMPT STEPS PARTS]    # 448 136 2
 
 Each part of the text is a prompt, read at once, and steps after it, each the next token of the text. A row is a cache: what it holds
 at the end in bytes, all tensors counted, and in bits a value; the KL divergence of the next token, at these steps, from that with f32
-(nats; its mean, and the mean's standard error over parts); perplexity; the time of a step and of the prompt beside f32's, the least
+(nats; its mean, and the mean's standard error over parts); perplexity; the time of a step and of the prompt against f32's, the least
 CPU time of all cores. transformers' own quantised caches attend to the prompt before they quantise it, ours reads pages while it reads
 the prompt. quanto needs keys by channel in groups of 64: kv_heads · PROMPT and kv_heads · (PROMPT + 128) are multiples of that."""
 

@@ -94,7 +94,7 @@ class Engine:
                 self.step()
 
     def admit(self, request: Request) -> None:
-        """Takes a place and appends the prompt, but for what is there already."""
+        """Takes a place and appends the part of the prompt that is not stored yet."""
         place, start = len(self.running), 0
         if request.shared:
             self.pool.fork(self.prefix(tuple(request.prompt[: request.shared])), place)
@@ -105,7 +105,7 @@ class Engine:
         self.leave()
 
     def prefix(self, tokens: tuple[int, ...]) -> int:
-        """The sequence that holds these tokens; the one that was asked for longest ago makes room."""
+        """The sequence that holds these tokens; the one that was used longest ago makes way."""
         if tokens not in self.known:
             free = [number for number in range(self.places, self.pool.sequences) if number not in self.known.values()]
             number = free[0] if free else self.known.pop(next(iter(self.known)))

@@ -2,10 +2,10 @@
 
 use crate::arrays::{Floats, FloatsMut, bytes, floats};
 use crate::work::{Call, Waiting, waiting, work};
-use crate::{Error, OrRaise, Result, os_error, raised, spec_or};
+use crate::{Error, OrRaise, Result, os_error, raised, spec};
 use numpy::PyReadonlyArray1;
-use octaplex::cache::Center;
-use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Profile, Stats};
+use octaplex::cache::{Center, Choice};
+use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Stats};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -41,7 +41,7 @@ impl Cache {
 }
 
 /// The largest number of layers in a cache.
-const MOST_LAYERS: usize = 1 << 16;
+const MAX_LAYERS: usize = 1 << 16;
 
 /// Options of attention.
 #[derive(FromPyObject)]
@@ -107,8 +107,6 @@ impl Settings {
         let default = LayerConfig::new(kv_heads, head_dim, capacity);
         let mut each = default
             .value_dim(self.value_dim.unwrap_or(head_dim))
-            .keys(spec_or(self.keys.as_deref(), default.keys)?)
-            .values(spec_or(self.values.as_deref(), default.values)?)
             .page(self.page)
             .sink_tokens(self.sink_tokens)
             .recent_window(self.recent_window)
@@ -120,18 +118,17 @@ impl Settings {
         let mut config = CacheConfig::new(count, kv_heads, head_dim, capacity)
             .each(each)
             .boundary_layers(self.boundary_layers);
-        // More than a cache can have is refused where it is made.
-        let some = |config: CacheConfig| config.layers().take(MOST_LAYERS + 1).collect();
-        let chosen: Vec<_> = match (&self.profile, self.bits) {
-            (Some(profile), Some(bits)) => {
-                profile.parse::<Profile>().or_raise()?.solve(&config, bits).or_raise()?
-            }
-            (None, Some(bits)) => some(config.for_bits(bits).or_raise()?),
-            _ => some(config),
+        let spec_of = |text: &Option<String>| text.as_deref().map(spec).transpose();
+        let choice = Choice {
+            keys: spec_of(&self.keys)?,
+            values: spec_of(&self.values)?,
+            bits: self.bits,
+            profile: self.profile.as_deref().map(str::parse).transpose().or_raise()?,
         };
+        let chosen = config.choose(&choice).or_raise()?;
         let Some(held) = &self.held_layers else { return Ok(chosen) };
         config.layers = layers;
-        let mut all: Vec<LayerConfig> = some(config);
+        let mut all: Vec<LayerConfig> = config.layers().take(MAX_LAYERS + 1).collect(); // more are refused below
         for (&number, mut layer) in held.iter().zip(chosen) {
             let place = all.get_mut(number).ok_or_else(|| Error::new_err("held_layers: no such layer"))?;
             layer.layer = place.layer;

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What may not overlap: calls, and a fork of the process. So a child never starts with a lock that a thread of its parent
+/// Calls and a fork of the process, which may not overlap. So a child never starts with a lock that a thread of its parent
 /// holds, or with a half-changed cache.
 struct Running {
     calls: usize,

@@ -1,4 +1,4 @@
-"""What the tests of ``python -m octaplex.capture`` and ``python -m octaplex.calibrate`` share."""
+"""The common parts of the tests of ``python -m octaplex.capture`` and ``python -m octaplex.calibrate``."""
 
 import importlib.util
 import subprocess

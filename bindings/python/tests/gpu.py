@@ -12,7 +12,7 @@ STAND_IN = bool(os.environ.get("OCTAPLEX_GPU_STAND_IN"))
 
 
 def missing():
-    """Why no test can run here; None if they can."""
+    """Returns the reason for which no test can run here, or None if they can."""
     try:
         octaplex.Cache(1, 1, 64, 1024, device="cuda:0")
     except octaplex.Error as error:
@@ -73,7 +73,7 @@ def empty(shape, dtype=np.float32):
 
 
 def get(tensor):
-    """What lies on the GPU, as float32."""
+    """Returns the tensor of the GPU as float32."""
     return tensor.array.astype(np.float32) if STAND_IN else tensor.float().cpu().numpy()
 
 

@@ -28,7 +28,7 @@ def requests(count, shared):
 
 @pytest.mark.parametrize("options, most", [(dict(keys="turboquant:bits=8", values="turboquant:bits=8"), 0.05), ({}, 1.0)])
 def test_an_engine(options, most):
-    """Three beginnings and room for two; every token is the likeliest of the whole sequence's, or nearly."""
+    """Three beginnings and space for two; every token is the likeliest of the whole sequence's, or nearly."""
     model, asked = Model(), requests(13, 300)
     engine = Engine(model, places=4, capacity=1024, **options)
     engine.run(asked)

@@ -1,4 +1,4 @@
-"""Caches on a GPU beside caches on the CPU: the same bytes, and outputs as near as their queries' bits let them be."""
+"""Compares caches on a GPU with caches on the CPU: the same bytes, and outputs as near as their queries' bits let them be."""
 
 import gc
 import pickle

@@ -206,7 +206,7 @@ def store_three(store, layout, stored):
 
 
 def ask(process, chunks):
-    """Which of these chunks the process finds, and their bytes' checksums."""
+    """Returns the chunks that the process finds, and their bytes' checksums."""
     process.stdin.write(json.dumps(chunks) + "\n")
     process.stdin.flush()
     for line in process.stdout:
@@ -220,7 +220,7 @@ def loader(store, layout):
 
 
 def load_three(store, layout):
-    """Which chunks another process finds."""
+    """Returns the chunks that another process finds."""
     process = loader(store, layout)
     found = ask(process, [0, 1, 2])
     process.communicate(timeout=180)
@@ -281,7 +281,7 @@ def test_two_processes_share_a_server(tmp_path):
         store_three(store, "fused", stored)
         expected = three("fused")
         assert load_three(store, "fused") == expected
-        # A key that nobody stored is a miss of its own; a server that is killed: what it has is missed, what was loaded stays, and the process goes on.
+        # A key that nobody stored is a miss. If the server is killed, its keys are misses, loaded ones stay, and the process goes on.
         process = loader(store, "fused")
         assert ask(process, [1, 3]) == {1: expected[1]}
         running.kill()

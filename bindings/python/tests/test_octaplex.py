@@ -1,4 +1,4 @@
-"""The package as a user has it: results beside plain NumPy, every type that tensors may have, and every mistake an Error."""
+"""The package as a user has it: results against plain NumPy, every type that tensors may have, and every mistake an Error."""
 
 import copy
 import os
@@ -362,10 +362,10 @@ def transposed_weights():
         ("pass bytes", lambda c, k: k.decode(CHUNK)),
         ("shares memory with tensor", lambda c, k: k.encode_into(CHUNK, CHUNK.view(np.uint8))),
         ("shares memory with queries", lambda c, k: attend_in_place(c)),
-        ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, keys="f16")),
-        ("either bits, or keys", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, values="turboquant")),
-        ("pass bits as well", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE)),
-        ("either bits, or keys", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE, bits=2.2, keys="f16")),
+        ("either bits or codecs", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, keys="f16")),
+        ("either bits or codecs", lambda c, k: octaplex.Cache(1, 1, 64, 1000, bits=3, values="turboquant")),
+        ("set bits as well", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE)),
+        ("either bits or codecs", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE, bits=2.2, keys="f16")),
         ("it has 30 layers, and the cache has 24", lambda c, k: octaplex.Cache(24, 3, 64, 10**12, profile=PROFILE, bits=2.2)),
         ("more bits", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile=PROFILE, bits=1.0)),
         ("line 2: the text ends here", lambda c, k: octaplex.Cache(30, 3, 64, 1000, profile="octaplex-profile 1", bits=2.2)),
@@ -419,7 +419,7 @@ def test_mistakes(words, call):
 
 
 def test_copies_go_their_own_way():
-    """What ``copy`` and ``pickle`` make is a cache of its own; codecs are made anew."""
+    """``copy`` and ``pickle`` make a cache of its own; codecs are made anew."""
     cache, rows, queries = octaplex.Cache(1, 2, 64, 1000), gaussian(2, 300, 64), gaussian(4, 64, seed=3)
     cache.append(0, rows, rows)
     before = cache.attend(0, queries)
@@ -437,7 +437,7 @@ def test_copies_go_their_own_way():
 
 
 def test_tensors_of_other_classes_are_read():
-    """What is an array and says nothing else is one: a mapped file, for example."""
+    """Every kind of array is taken as one: a mapped file, for example."""
     codec, rows = octaplex.Codec("trellis", 64), gaussian(10, 64)
 
     class Named(np.ndarray):

@@ -29,7 +29,7 @@ def filled(tokens=9000):
 
 
 def in_child(work, seconds=60):
-    """What ``work`` returns in a forked child, as bytes; None where it hangs."""
+    """Returns the bytes that ``work`` returns in a forked child, or None if it hangs."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:

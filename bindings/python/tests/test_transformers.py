@@ -1,4 +1,4 @@
-"""OctaplexCache beside transformers' own cache and eager attention, on small models with random weights."""
+"""Compares OctaplexCache with transformers' own cache and eager attention, on small models with random weights."""
 
 import copy
 import os

@@ -64,7 +64,7 @@ def model(decoded):
 
 
 def told(decoded, tmp_path, flags):
-    """What the tool reads and writes, and the bytes that it then holds."""
+    """Returns the tool's figures of bytes read and written, and the bytes that it then holds."""
     what = ["--model", decoded, "--text", TEXT, "--tokens", str(PROMPT), "--new", str(NEW), "--json", tmp_path / "out.json"]
     subprocess.run([TOOL, "generate", *what, *flags], check=True, stdout=subprocess.DEVNULL)
     found = json.loads((tmp_path / "out.json").read_text())

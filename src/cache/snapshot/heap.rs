@@ -111,10 +111,10 @@ impl KvCache {
         missing.map_or(Ok(bytes), |bytes| Err(Error::Memory { what: "a snapshot", bytes }))
     }
 
-    /// Writes a snapshot of all layers. `room` makes room for more bytes, or refuses them.
-    fn save_into(&self, bytes: &mut Vec<u8>, mut room: impl FnMut(&mut Vec<u8>, usize) -> bool) {
+    /// Writes a snapshot of all layers. `reserve` makes space for more bytes, or refuses them.
+    fn save_into(&self, bytes: &mut Vec<u8>, mut reserve: impl FnMut(&mut Vec<u8>, usize) -> bool) {
         let mut add = |bytes: &mut Vec<u8>, piece: &[u8]| {
-            if room(bytes, piece.len()) {
+            if reserve(bytes, piece.len()) {
                 bytes.extend_from_slice(piece);
             }
         };
@@ -139,9 +139,8 @@ impl KvCache {
     ///
     /// # Errors
     /// * [`Error::Snapshot`] for bytes that are damaged, cut off, or no snapshot of a cache.
-    /// * [`Error::Snapshot`] if exact windows and codecs need far more memory than the snapshot has bytes. In this
-    ///   case,
-    ///   create the cache yourself, and load each layer.
+    /// * [`Error::Snapshot`] if exact windows and codecs need far more memory than the snapshot has bytes.
+    ///   In this case, create the cache yourself, and load each layer.
     /// * Errors of [`KvCache::new`].
     pub fn load(bytes: &[u8], backend: Backend) -> Result<Self, Error> {
         let mut reader = Reader::new(bytes);

@@ -1,4 +1,4 @@
-//! Which pages are open, which are closed, and which rows stay exact. Plain bookkeeping on the host.
+//! Bookkeeping on the host: open pages, closed pages, and rows that stay exact.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,7 +30,7 @@ struct Page {
     exact: u64,
 }
 
-/// What a change of pages takes: for each layer, rows to copy and pages to encode.
+/// The work of a change of pages: for each layer, rows to copy and pages to encode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Pages that close, each with the cells that are coded.

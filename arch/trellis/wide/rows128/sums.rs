@@ -35,7 +35,7 @@ type Groups<V> = [Group<V>; RUN / GROUP];
 type Sums<V> = [[V; 8]; EACH];
 
 impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WINDOW> {
-    /// Adds weighted rows, of which ROWS make a line, to the sums of all queries.
+    /// Adds weighted rows (ROWS make a line) to the sums of all queries.
     #[inline(always)]
     pub(super) fn add_rows<const ROWS: usize>(
         mut self,
@@ -141,7 +141,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             self.pass(6, groups, &weights, &mut of_bytes);
         }
         for ((sums, of_bytes), ints) in sums.iter_mut().zip(&of_bytes).zip(ints) {
-            // What the unsigned centroids add.
+            // The unsigned centroids add this.
             let bias: i32 = if L::ROW_DOTS { ints.iter().map(|int| 128 * i32::from(*int)).sum() } else { 0 };
             for sum in &mut sums[..DIM / ROWS] {
                 *sum -= sign * bias;

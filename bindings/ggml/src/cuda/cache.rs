@@ -23,11 +23,11 @@ unsafe impl Send for Cache {}
 // SAFETY: as above.
 unsafe impl Sync for Cache {}
 
-/// What changes.
+/// The part that changes.
 pub(super) struct Inner {
     sides: Vec<Side>,
     rows: Rows,
-    /// Why rows are lost until the host clears the cache.
+    /// The reason for which rows are lost until the host clears the cache.
     failed: Option<String>,
 }
 
@@ -50,14 +50,14 @@ enum Rows {
     Flat(*mut Buffer),
 }
 
-/// What a graph's operations on a cache become.
+/// The replacements of a graph's operations on a cache.
 pub(super) enum Plan {
     /// CUDA computes them.
     Own,
     Cells(Begun),
 }
 
-/// Where flat tensors begin.
+/// The alignment of flat tensors.
 const ALIGNMENT: usize = 256;
 
 impl Cache {

@@ -46,7 +46,7 @@ pub(super) struct Cells {
     opened: Option<usize>,
 }
 
-/// How a graph's operations are computed.
+/// The computation of a graph's operations.
 pub(super) enum Begun {
     /// On compressed pages.
     Few,

@@ -1,4 +1,4 @@
-//! What the host writes into a graph's inputs: the cells of `SET_ROWS`, and which queries a mask starts sequences with. So
+//! The values that the host writes into a graph's inputs: the cells of `SET_ROWS`, and the queries at which a mask starts sequences. So
 //! both are known before the graph runs, without a wait for the GPU.
 
 use crate::abi::{F16, F32, I32, I64, Tensor};

@@ -23,10 +23,10 @@ pub(super) struct Told {
     decided: HashMap<usize, usize>,
 }
 
-/// What a buffer is for.
+/// The use of a buffer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Pairs of keys and values, all of which can be compressed.
+    /// Pairs of keys and values. All can be compressed.
     Cache,
     /// A cache that stays as it is. It takes these bytes.
     Declined { bytes: usize, why: String },
@@ -40,7 +40,7 @@ impl Told {
         self.round.iter().any(|entry| entry.role.is_some())
     }
 
-    /// Returns the bytes to tell for a tensor, of which `nominal` and, for keys and values in f16, role and compressed bytes
+    /// Returns the bytes to tell for a tensor. Its `nominal` bytes and, for keys and values in f16, role and compressed bytes
     /// are known.
     pub(super) fn tell(
         &mut self,

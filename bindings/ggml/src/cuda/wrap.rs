@@ -250,7 +250,7 @@ impl Seam {
     }
 }
 
-/// How names of caches begin.
+/// The beginning of the names of caches.
 const CACHE: [c_char; 6] =
     [b'c' as c_char, b'a' as c_char, b'c' as c_char, b'h' as c_char, b'e' as c_char, b'_' as c_char];
 

@@ -87,10 +87,6 @@ def settings_of(
 ) -> dict[str, Any]:
     """Returns the settings as the extension takes them. If not all layers hold keys and values,
     ``held_layers`` has their numbers."""
-    if bits is not None and (keys is not None or values is not None):
-        raise Error("bits chooses the codecs itself: pass either bits, or keys and values")
-    if profile is not None and bits is None:
-        raise Error("a profile spends bits: pass bits as well")
     return {
         "keys": _options.text_or_none(keys, "keys"),
         "values": _options.text_or_none(values, "values"),
@@ -110,7 +106,7 @@ def settings_of(
 
 
 class _Inner(Protocol):
-    """What a :class:`Cache` needs of its sequence on a device."""
+    """The interface that a :class:`Cache` needs of its sequence on a device."""
 
     @property
     def number(self) -> Optional[int]:

@@ -1,4 +1,4 @@
-"""What the commands ``python -m octaplex.capture`` and ``python -m octaplex.calibrate`` share: arguments, texts, models and errors."""
+"""The common parts of the commands ``python -m octaplex.capture`` and ``python -m octaplex.calibrate``: arguments, texts, models and errors."""
 
 from __future__ import annotations
 

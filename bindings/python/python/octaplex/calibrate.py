@@ -51,7 +51,7 @@ class _Model:
         held = ours.OctaplexCache(self.config, capacity=_FIRST_PAGED + 1).ours
         #: The numbers of the layers that hold keys and values.
         self.layers = [layer.number for layer in held]
-        # What a layer gives to later ones besides its output is not there when it is skipped.
+        # A skipped layer gives later ones nothing but its output.
         self.blocks = self._blocks() if not any(layer.read_again for layer in held) else None
 
     def __enter__(self) -> _Model:
@@ -287,7 +287,7 @@ def _picture(specs: Sequence[tuple[str, str]], layers: Sequence[int], width: int
 
 
 def _table(profile: str, layers: int, shape: tuple[int, int]) -> str:
-    """What the profile expects at each number of bits."""
+    """Returns a table of the KL that the profile expects at each number of bits."""
     rows = "  bits   expected KL   without a profile\n"
     for bits in _FORETOLD:
         found = []

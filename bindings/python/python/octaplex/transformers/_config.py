@@ -1,4 +1,4 @@
-"""What the config of a model says about its layers."""
+"""Reads the config of a model: its layers and their shapes."""
 
 from __future__ import annotations
 
