@@ -494,7 +494,7 @@ __device__ __forceinline__ void encode_centre(const Encode &p, Centre &centre, u
 
 // ---- trellis ----------------------------------------------------------------------------------------------------------
 
-// How the bits of a window lie in a state and a new bit. The newest bit is the lowest.
+// Puts the bits of a state and a new bit into a window. The newest bit is the lowest.
 __device__ constexpr int window_of(int bits) { return (bits & 1) << 3 | (bits & 2) << 1 | (bits & 4) >> 1 | (bits & 8) >> 3; }
 
 // Returns the squared distance to the nearest centroid of a window. It equals that of the code chosen by

@@ -1,4 +1,4 @@
-// How a page lies on the GPU, and definitions that all kernels share. The host compiles the sources at run time,
+// The layout of a page on the GPU, and definitions that all kernels share. The host compiles the sources at run time,
 // with these numbers defined:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
 //   KEYS        the shape of keys; VALUES likewise. See the table below.
@@ -180,7 +180,7 @@ struct Tail {
     u64 position; // of the slot's first token
 };
 static_assert(sizeof(Tail) == 16, "the tail of a slot");
-// Where a slot's exact chunks are: see outliers.cuh.
+// The places of a slot's exact chunks: see outliers.cuh.
 struct Outliers {
     const u32 *records;
     u16 keys, values;               // their number
