@@ -147,7 +147,7 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
 
 // ---- keys of triplets -------------------------------------------------------------------------------------------------
 
-// What fields decode to. Directions have a length of 127, in three bytes. Radii and left-over coordinates are
+// The values of fields. Directions have a length of 127, in three bytes. Radii and left-over coordinates are
 // integers of 16 bits, times 256.
 struct Triplets {
     u32 directions[1 << 2 * DIRECTION_BITS], radii[1 << RADIUS_BITS], rest[1 << REST_BITS];
