@@ -5,7 +5,7 @@ use crate::work::{Call, Waiting, waiting, work};
 use crate::{Error, OrRaise, Result, os_error, raised, spec};
 use numpy::PyReadonlyArray1;
 use octaplex::cache::{Center, Choice};
-use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Stats};
+use octaplex::{Attend, Backend, CacheConfig, FloatsMut as TensorMut, KvCache, LayerConfig, Profile, Stats};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::fs::File;
@@ -123,7 +123,7 @@ impl Settings {
             keys: spec_of(&self.keys)?,
             values: spec_of(&self.values)?,
             bits: self.bits,
-            profile: self.profile.as_deref().map(str::parse).transpose().or_raise()?,
+            profile: self.profile.as_deref().map(str::parse::<Profile>).transpose().or_raise()?,
         };
         let chosen = config.choose(&choice).or_raise()?;
         let Some(held) = &self.held_layers else { return Ok(chosen) };
