@@ -219,16 +219,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         scratch: &mut [f32],
     ) -> Result<(), Error> {
         let layout = self.layout;
-        let window = |side| match side {
-            Role::Keys => Layout::window_keys,
-            Role::Values => Layout::window_values,
-        };
         let heads = layout.heads;
         let keys = keys.into().grid("keys", (heads, layout.key_dim), None)?;
         let count = keys.tokens();
         let values = values.into().grid("values", (heads, layout.value_dim), Some(count))?;
-        let keys = Side { input: keys, window: window(Role::Keys) };
-        let values = Side { input: values, window: window(Role::Values) };
+        let keys = Side { input: keys, window: Layout::window_keys };
+        let values = Side { input: values, window: Layout::window_values };
         if count == 0 {
             return Ok(());
         }
@@ -323,32 +319,19 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         //  does not    all into the spare slot      drop the old pages, then encode all
         let fits = pages <= self.store.free();
         self.store.reserve(pages)?;
-        for dry in [true, false] {
-            if dry && fits {
-                continue;
-            }
-            if !dry && !fits {
-                self.store.remove(0..plan.evicted);
-            }
-            for index in 0..pages {
-                let start = self.state.start + (plan.skipped + index) * layout.page;
-                let (front, page) = self.store.front_and_draft(if dry { 0 } else { index });
-                let (backend, state) = (self.backend, &self.state);
-                let window = Window { layout: &layout, state, backend, front };
-                let layer = self.config.layer;
-                let codecs: (&dyn Codec, &dyn Codec) = (&self.keys, &self.values);
-                let gather = |role, head, rows: &mut [f32]| match role {
-                    Role::Keys => window.gather(keys, head, start, rows),
-                    Role::Values => window.gather(values, head, start, rows),
-                };
-                let encoder = Encoder { layer, layout: &layout, backend, codecs, gather: &gather, start };
-                let encoded = encoder.encode(page, balances, prefixes, rows);
-                if let Err(error) = encoded {
-                    self.store.commit(0);
-                    return Err(error);
-                }
-            }
+        let first = self.state.start + plan.skipped * layout.page;
+        let mut encode = |layer: &mut Self, spare| {
+            let encoded = (0..pages).try_for_each(|index| {
+                let (start, slot) = (first + index * layout.page, if spare { 0 } else { index });
+                layer.encode_page((start, slot), [keys, values], (balances, prefixes), rows)
+            });
+            encoded.inspect_err(|_| layer.store.commit(0))
+        };
+        if !fits {
+            encode(self, true)?;
+            self.store.remove(0..plan.evicted);
         }
+        encode(self, false)?;
         if fits {
             self.store.remove(0..plan.evicted);
         }
@@ -364,6 +347,27 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             }
         }
         Ok(())
+    }
+
+    /// Encodes the page of tokens from `start` on into a slot of drafts.
+    fn encode_page(
+        &mut self,
+        (start, slot): (usize, usize),
+        [keys, values]: [Side; 2],
+        (balances, prefixes): (&[f32], &[f32]),
+        rows: &mut [f32],
+    ) -> Result<(), Error> {
+        let (layout, backend) = (self.layout, self.backend);
+        let (front, page) = self.store.front_and_draft(slot);
+        let window = Window { layout: &layout, state: &self.state, backend, front };
+        let gather = |role, head, rows: &mut [f32]| match role {
+            Role::Keys => window.gather(keys, head, start, rows),
+            Role::Values => window.gather(values, head, start, rows),
+        };
+        let codecs: (&dyn Codec, &dyn Codec) = (&self.keys, &self.values);
+        let encoder =
+            Encoder { layer: self.config.layer, layout: &layout, backend, codecs, gather: &gather, start };
+        encoder.encode(page, balances, prefixes, rows)
     }
 
     /// Reads a head's balance and prefix centre. When the first page closes, computes them instead.
@@ -488,7 +492,13 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         for ((what, rows), each) in [("keys", keys), ("queries", queries)].into_iter().zip(&mut each) {
             *each = rows.len() / layout.heads;
             if !each.is_multiple_of(dim) || *each * layout.heads != rows.len() {
-                return Err(rows_error(what, layout.heads, dim, None, rows.len()));
+                return Err(Error::Rows {
+                    what,
+                    heads: layout.heads,
+                    width: dim,
+                    each: None,
+                    actual: rows.len(),
+                });
             }
             self.check_rows(what, (*each / dim, dim), rows, LIMIT)?;
         }
@@ -536,15 +546,4 @@ pub(crate) fn try_row(
         codec.encode(row, &mut [0; MAX_BLOCK_BYTES][..codec.block_bytes()])?;
     }
     Ok(())
-}
-
-/// Returns the error of rows with the wrong number of values.
-pub(crate) fn rows_error(
-    what: &'static str,
-    heads: usize,
-    width: usize,
-    each: Option<usize>,
-    actual: usize,
-) -> Error {
-    Error::Rows { what, heads, width, each, actual }
 }

@@ -11,7 +11,7 @@
 use super::{Error, Held, Layer, open_front, refuse, sequence_of, tables};
 use crate::cache::encode::Encoder;
 use crate::cache::layout::Layout;
-use crate::cache::window::{Plan, rows_error, try_row};
+use crate::cache::window::{Plan, try_row};
 use crate::cache::{Center, State};
 use crate::page::{Spread, counted, store_mean, tame};
 use crate::random::Role;
@@ -107,7 +107,7 @@ impl Layer {
         let count = sides[0].len() / (heads * dim);
         for (what, side, each) in [("keys", sides[0], None), ("values", sides[1], Some(count))] {
             if side.len() != count * heads * dim {
-                return Err(rows_error(what, heads, dim, each, side.len()).into());
+                return Err(crate::Error::Rows { what, heads, width: dim, each, actual: side.len() }.into());
             }
         }
         let refused = |what, at: usize, finite: Option<bool>| {
