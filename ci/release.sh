@@ -32,6 +32,7 @@ prepare() { # installs compilers, and sets what all builds share
   rustup toolchain install "$RUSTUP_TOOLCHAIN" --profile minimal --no-self-update --target "$targets" 2>"$tools.log" \
     || { cat "$tools.log" >&2; exit 1; }
   python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
+  command -v cmake >/dev/null || ci/install.sh cmake
   [[ -x $tools/bin/python ]] || python3 -m venv "$tools"
   "$tools/bin/pip" install --quiet --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.1 maturin==1.16.0
   export PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$root/target/release-build CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_INCREMENTAL=0
