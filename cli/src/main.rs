@@ -344,7 +344,10 @@ fn usage_error(text: &str, kind: ErrorKind) -> String {
         }
         _ => String::new(),
     };
-    format!("{meant}{said} (see {} --help)", asked_command())
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let usage = usage.filter(|_| kind != ErrorKind::InvalidSubcommand);
+    let usage = usage.map_or(String::new(), |usage| format!("; usage: {usage}"));
+    format!("{meant}{said}{usage} (see {} --help)", asked_command())
 }
 
 /// Returns the command whose help has the given options. Without a command they are those of compare.

@@ -304,9 +304,10 @@ fn grouped(number: usize) -> String {
     text
 }
 
-/// Formats bytes as gigabytes, with three digits or more.
+/// Formats bytes as gigabytes, with three digits.
 fn gigabyte(bytes: f64) -> String {
     match bytes / 1e9 {
+        size if size < 0.009_95 => format!("{size:.5}"),
         size if size < 0.999_5 => format!("{size:.3}"),
         size if size < 99.995 => format!("{size:.2}"),
         size => format!("{size:.0}"),

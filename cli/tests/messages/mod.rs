@@ -57,6 +57,11 @@ fn mistakes_are_answered_with_what_was_meant() {
         let error = String::from_utf8(octaplex(&folder, arguments).stderr).unwrap();
         assert!(!error.contains("as a value"), "{error}");
     }
+    fails(
+        &folder,
+        &["encode", "--codec", "x"],
+        &["usage: octaplex encode [OPTIONS] <SPEC> <INPUT> <OUTPUT> (see"],
+    );
     // A word is answered with a command that is like it, if there is one.
     fails(&folder, &["memroy"], &["did you mean memory? "]);
     let error = String::from_utf8(octaplex(&folder, &["frobnicate"]).stderr).unwrap();
