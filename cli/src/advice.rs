@@ -1,10 +1,16 @@
-//! Chooses the pair of rows of `compare` with the least error, and says it in a sentence.
+//! Chooses the pair of rows of `compare` with the least error, and says what it means.
 
+use crate::memory::gigabytes;
 use crate::row::Row;
+use crate::table::fixed;
+use octaplex::LayerConfig;
 use octaplex::codecs::Role;
 
 /// Bits a value that the advice is for if no number is given.
 pub(crate) const USUAL_BITS: f64 = 3.2;
+
+/// A model that many know, and a long text: layers, key/value heads, width, tokens.
+const KNOWN: (&str, [usize; 4]) = ("Llama-3-8B", [32, 8, 128, 32_768]);
 
 /// The pair of rows, one for keys and one for values, with the least error within a number of bits a value.
 pub(crate) struct Advice<'a> {
@@ -32,8 +38,41 @@ impl<'a> Advice<'a> {
         (self.keys.paged_bits + self.values.paged_bits) / 2.0
     }
 
+    /// Says the choice, and a line each on its error, its memory and its bits. `tokens` are those of a head.
+    pub(crate) fn text(&self, rows: &[Row], tokens: usize) -> String {
+        let lines = [Some(self.sentence()), self.error(rows), self.memory(), self.in_pages(tokens)];
+        lines.into_iter().flatten().collect::<Vec<_>>().join("\n")
+    }
+
+    /// Compares the error with that of llama.cpp's types, which many know.
+    fn error(&self, rows: &[Row]) -> Option<String> {
+        let kl = |codec: &str| {
+            let row = rows.iter().find(|row| row.role == Role::Keys && row.codec == codec)?;
+            Some(format!("{codec} keys have {}", fixed(row.metrics.attention?.kl)))
+        };
+        Some(format!("Is that KL good? Here {} and {}.", kl("q8_0")?, kl("q4_0")?))
+    }
+
+    /// Says what the codecs take for a model that many know.
+    fn memory(&self) -> Option<String> {
+        let (name, shape) = KNOWN;
+        let [exact, paged] = gigabytes(shape, self.keys.spec?, self.values.spec?);
+        Some(format!("{name} with 32,768 tokens: {exact:.2} GB in f16, {paged:.2} GB with these codecs."))
+    }
+
+    /// Says that a long text has fewer bits a value, if it has.
+    fn in_pages(&self, tokens: usize) -> Option<String> {
+        let Row { keys, page, dim, .. } = *self.keys;
+        let config = LayerConfig::new(1, dim, 1000).keys(self.keys.spec?).values(self.values.spec?);
+        let config = config.page(page).center(keys.center).balance(keys.balance);
+        let [here, long] = [self.bits(), config.page_bits()].map(|bits| format!("{bits:.1}"));
+        (long < here).then(|| {
+            format!("{here} bits with {tokens} tokens, {long} with more: each head stores its balance once.")
+        })
+    }
+
     /// Says the choice in a sentence, with the rows' figures.
-    pub(crate) fn sentence(&self) -> String {
+    fn sentence(&self) -> String {
         let bits = self.bits();
         let (keys, values) = (&self.keys.codec, &self.values.codec);
         let error = match self.keys.metrics.attention {
@@ -46,7 +85,8 @@ impl<'a> Advice<'a> {
         } else {
             format!("{keys} keys and {values} values")
         };
-        format!("For {bits:.1} bits a value take {what}: {smaller:.1}x smaller than f16, {error}.")
+        let default = if self.keys.is_default() && self.values.is_default() { "the default, " } else { "" };
+        format!("For {bits:.1} bits a value take {what}: {default}{smaller:.1}x smaller than f16, {error}.")
     }
 }
 
@@ -71,10 +111,7 @@ mod tests {
             paged_bits: bits,
             kl_raw: None,
             dim: 128,
-            encode_ns: None,
-            decode_ns: None,
-            score_ns: None,
-            accumulate_ns: None,
+            times: None,
         }
     }
 

@@ -28,6 +28,9 @@ Examples:
   octaplex bench --backend avx2 --json bench.json
   octaplex bench --device cuda --codecs \"turboquant; trellis\"
 
+It times bare blocks. `octaplex compare` times the pages of a cache, which are
+faster for some codecs, graded among them.
+
 The second table repeats the 4,096 blocks of the first, so that they come from
 memory. In the JSON the tables are called l2 and memory. build is the time to
 construct a codec for one head. Each number is the fastest of many passes on
@@ -130,11 +133,11 @@ pub(crate) fn run(arguments: &Bench) -> Result<()> {
     let scores = vec![0.0; L2_VECTORS];
     let mut baseline = Baseline { backend, query: vectors[..dim].to_vec(), page, scores };
 
-    let mut progress = Progress::shown(L2_TURNS * specs.len() + specs.len(), "measurements");
+    let progress = Progress::new(L2_TURNS * specs.len() + specs.len(), "measurements");
     let mut rows = vec![Row { codec: BASELINE.into(), op: Op::Score.name(), place: "l2", ns: f64::INFINITY }];
-    in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
+    in_cache(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &progress)?;
     rows.push(Row { codec: BASELINE.into(), op: Op::Score.name(), place: "memory", ns: f64::INFINITY });
-    in_memory(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &mut progress)?;
+    in_memory(&specs, dim, backend, &vectors, &mut baseline, &mut rows, &progress)?;
     drop(progress);
 
     if let Some(path) = &arguments.json {
@@ -183,7 +186,7 @@ fn in_cache(
     vectors: &[f32],
     baseline: &mut Baseline,
     rows: &mut Vec<Row>,
-    progress: &mut Progress,
+    progress: &Progress,
 ) -> Result<()> {
     let mut runners: Vec<Runner> = Vec::new();
     let first = rows.len();
@@ -194,7 +197,7 @@ fn in_cache(
     }
     for _ in 0..L2_TURNS {
         for (index, (text, spec)) in specs.iter().enumerate() {
-            progress.doing(&format!("{text}, in cache"), 1);
+            progress.about(&format!("{text}, in cache"));
             let ns = baseline.best(L2_BUDGET);
             rows[first - 1].ns = rows[first - 1].ns.min(ns);
             let start = Instant::now();
@@ -205,6 +208,7 @@ fn in_cache(
                 row.ns = row.ns.min(best(&mut runners[index], op, L2_BUDGET).at(text)?);
             }
             rows[Op::ALL.len()].ns = rows[Op::ALL.len()].ns.min(built);
+            progress.step(1);
         }
     }
     Ok(())
@@ -217,14 +221,14 @@ fn in_memory(
     vectors: &[f32],
     baseline: &mut Baseline,
     rows: &mut Vec<Row>,
-    progress: &mut Progress,
+    progress: &Progress,
 ) -> Result<()> {
     let times = MEMORY_VECTORS / L2_VECTORS;
     baseline.page = baseline.page.repeat(times);
     baseline.scores = vec![0.0; MEMORY_VECTORS];
     let first = rows.len() - 1;
     for (text, spec) in specs {
-        progress.doing(&format!("{text}, in memory"), 1);
+        progress.about(&format!("{text}, in memory"));
         let mut runner = Runner::new(build(text, *spec, dim, backend)?, vectors).at(text)?;
         runner.repeat(times);
         let mut ns = MEMORY_OPS.map(|_| f64::INFINITY);
@@ -243,6 +247,7 @@ fn in_memory(
         }
         let row = |(op, ns): (Op, f64)| Row { codec: text.clone(), op: op.name(), place: "memory", ns };
         rows.extend(MEMORY_OPS.into_iter().zip(ns).map(row));
+        progress.step(1);
     }
     Ok(())
 }

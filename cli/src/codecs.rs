@@ -3,7 +3,7 @@
 use crate::failure::{Failure, Result, fail};
 use octaplex::codebook::WIDTHS;
 use octaplex::codecs::{HeadId, Role};
-use octaplex::{Backend, CacheConfig, CodecSpec, Error};
+use octaplex::{Backend, CacheConfig, CodecSpec, Error, LayerConfig};
 
 /// Default codecs of `compare --all` and `bench`.
 pub(crate) const ALL_CODECS: &str = "f16; \
@@ -45,6 +45,12 @@ pub(crate) fn recommended(dim: usize) -> [&'static str; 2] {
     [if has_grades(dim) { "graded:bits=3" } else { "trellis:bits=3" }, "trellis:bits=3"]
 }
 
+/// Returns whether this is the codec that the library takes by default for keys or values of this width.
+pub(crate) fn is_default(spec: CodecSpec, role: Role, dim: usize) -> bool {
+    let default = LayerConfig::new(1, dim, 1000);
+    spec == if role == Role::Keys { default.keys } else { default.values }
+}
+
 /// Returns whether a row of the whole table is for this role: an engine's rotation of keys is not for values, and grades
 /// are not.
 pub(crate) fn is_for(role: Role, spec: &str) -> bool {
@@ -54,16 +60,31 @@ pub(crate) fn is_for(role: Role, spec: &str) -> bool {
     }
 }
 
-/// Returns the spec for people: `bits=` in the place of a trellis' `m=`, which its canonical text has.
+/// Codecs whose canonical text has other keys than `bits=`, as people write them.
+const IN_BITS: [&str; 8] = [
+    "trellis:bits=1",
+    "trellis:bits=2",
+    "trellis:bits=3",
+    "trellis:bits=4",
+    "trellis:bits=5",
+    "graded:bits=2",
+    "graded:bits=3",
+    "graded:bits=4",
+];
+
+/// Returns the spec for people, who read `bits=`.
 pub(crate) fn shown_spec(spec: CodecSpec) -> String {
     let text = spec.to_string();
-    let Some(keys) = text.strip_prefix("trellis:m=") else { return text };
-    let (m, rest) = keys.split_at(keys.find(',').unwrap_or(keys.len()));
-    let bits = [("1", 1), ("2", 2), ("4", 3), ("8", 4), ("16", 5)];
-    match bits.into_iter().find(|(of, _)| *of == m) {
-        Some((_, bits)) => format!("trellis:bits={bits}{rest}"),
-        None => text,
+    for shown in IN_BITS {
+        let canonical = shown.parse().map(|spec: CodecSpec| spec.to_string()).unwrap_or_default();
+        match text.strip_prefix(&canonical) {
+            Some("") => return shown.into(),
+            // Further keys, such as a seed.
+            Some(rest) if rest.starts_with(',') => return format!("{shown}{rest}"),
+            _ => {}
+        }
     }
+    text
 }
 
 /// A codec of some width.
@@ -75,12 +96,17 @@ fn names() -> impl Iterator<Item = &'static str> {
     CodecSpec::all().iter().map(|codec| codec.name).chain(aliases)
 }
 
-/// Returns the name that is most like a misspelt one.
-pub(crate) fn nearest<'a>(misspelt: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    // Text that is longer than any name is not compared: the time grows with its square.
-    let misspelt = misspelt.get(..misspelt.len().min(64))?.to_lowercase();
-    let likeness = |name: &str| strsim::jaro_winkler(&misspelt, name);
-    names.filter(|name| likeness(name) > 0.8).max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
+/// Returns `did you mean NAME? ` with the name that is most like a misspelt one, or nothing if none is.
+pub(crate) fn did_you_mean<'a>(misspelt: &str, names: impl Iterator<Item = &'a str>) -> String {
+    // A comparison takes the product of both lengths, and an argument may have a megabyte.
+    if misspelt.len() > 64 {
+        return String::new();
+    }
+    let likeness = names.map(|name| (strsim::jaro_winkler(&misspelt.to_lowercase(), name), name));
+    let nearest = likeness.max_by(|(a, _), (b, _)| a.total_cmp(b));
+    nearest
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .map_or(String::new(), |(_, name)| format!("did you mean {name}? "))
 }
 
 /// Parses a spec; the error names the word that is wrong and what is allowed there.
@@ -96,11 +122,10 @@ pub(crate) fn parse_spec(text: &str) -> Result<CodecSpec> {
         let word = word.split([',', ':']).next().unwrap_or(word);
         let name = word.split('=').next().unwrap_or(word);
         let meant = match error {
-            Error::UnknownCodec { .. } => nearest(name, names()),
-            Error::UnknownKey { allowed, .. } => nearest(name, allowed.iter().map(|key| key.name)),
-            _ => None,
+            Error::UnknownCodec { .. } => did_you_mean(name, names()),
+            Error::UnknownKey { allowed, .. } => did_you_mean(name, allowed.iter().map(|key| key.name)),
+            _ => String::new(),
         };
-        let meant = meant.map_or(String::new(), |name| format!("did you mean {name}? "));
         match word {
             "" => Failure(format!("spec \"{text}\": {error}")),
             _ => Failure(format!("spec \"{text}\", at \"{word}\": {meant}{error}")),
@@ -168,10 +193,10 @@ pub(crate) fn too_few<T>(
     let tenths = (5..=320).map(|tenths| f64::from(tenths) / 10.0);
     match tenths.filter(|more| *more > bits).find(|more| suffice(*more)) {
         Some(least) => fail!(
-            "--budget {bits}: too few bits a value for the codecs at width {}: give at least {least}",
+            "{bits} bits a value are too few for the codecs at width {}: give at least {least}",
             config.each.key_dim
         ),
-        None => fail!("--budget {bits}: {error}"),
+        None => fail!("{bits} bits a value: {error}"),
     }
 }
 
@@ -205,7 +230,9 @@ mod tests {
         }
         for dim in [96, 128] {
             let [keys, values] = recommended(dim);
-            assert!(is_recommended(Role::Keys, keys, dim) && is_recommended(Role::Values, values, dim));
+            for (role, text) in [(Role::Keys, keys), (Role::Values, values)] {
+                assert!(is_recommended(role, text, dim) && is_default(parse_spec(text).unwrap(), role, dim));
+            }
         }
     }
 
@@ -216,7 +243,9 @@ mod tests {
             ("trellis:bits=4,seed=7", "trellis:bits=4,seed=7", "trellis:m=8,seed=7"),
             ("trellis:m=16", "trellis:bits=5", "trellis:m=16"),
             ("trellis:m=6", "trellis:m=6", "trellis:m=6"),
-            ("trellis:bits=3", "trellis", "trellis"),
+            ("trellis:bits=3", "trellis:bits=3", "trellis"),
+            ("graded", "graded:bits=3", "graded"),
+            ("graded:bits=2,seed=7", "graded:bits=2,seed=7", "graded:fine=4,coarse=1,seed=7"),
             ("int:bits=3", "int:bits=3", "int:bits=3"),
         ] {
             let spec = parse_spec(given).unwrap();

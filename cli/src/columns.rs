@@ -1,4 +1,4 @@
-//! The columns of `compare`, the same in the terminal and on the page: what a cell shows, its unit, and a line about it.
+//! The columns of `compare`: what a cell shows, its unit, and a line about it.
 
 use crate::metrics::AttentionMetrics;
 use crate::row::Row;
@@ -66,7 +66,7 @@ const KL_RAW: Column = Column {
     name: "KL raw",
     unit: "nats",
     width: 8,
-    means: "the same with keys as they are, not centred and balanced",
+    means: "with keys as they are; a cache centres and balances them",
     cell: |row| row.kl_raw.map_or("-".into(), fixed),
 };
 const OUTPUT_ERROR: Column = Column {
@@ -80,29 +80,22 @@ const ENCODE: Column = Column {
     name: "encode",
     unit: "ns",
     width: 7,
-    means: "time for a vector on one core, in pages of 64",
-    cell: |row| time(row.encode_ns),
-};
-const DECODE: Column = Column {
-    name: "decode",
-    unit: "ns",
-    width: 7,
-    means: "time for a vector",
-    cell: |row| time(row.decode_ns),
+    means: "time to append a token, its other side in f16, on one core",
+    cell: |row| time(row.times.map(|times| times.encode)),
 };
 const SCORE: Column = Column {
     name: "score",
     unit: "ns",
     width: 7,
-    means: "time for a key with one query, on the compressed bytes",
-    cell: |row| time(row.score_ns),
+    means: "time for a key, with one query, in a cache of 4,096 tokens",
+    cell: |row| time(row.times.map(|times| times.read)),
 };
 const SUM: Column = Column {
     name: "sum",
     unit: "ns",
     width: 7,
-    means: "time for a value in a weighted sum, on the compressed bytes",
-    cell: |row| time(row.accumulate_ns),
+    means: "time for a value, in one output, in a cache of 4,096 tokens",
+    cell: |row| time(row.times.map(|times| times.read)),
 };
 
 fn attention(row: &Row, get: fn(&AttentionMetrics) -> f64) -> String {
@@ -114,23 +107,13 @@ pub(crate) fn columns(role: Role, attends: bool, is_raw: bool, wide: bool) -> Ve
     let mut columns = vec![BITS, SMALLER];
     match (role, attends, wide) {
         (Role::Keys, true, true) => {
-            columns.extend([
-                KL,
-                KL_RAW,
-                OUTPUT_ERROR,
-                SCORE_ERROR,
-                DISTORTION,
-                COSINE,
-                ENCODE,
-                DECODE,
-                SCORE,
-            ]);
+            columns.extend([KL, KL_RAW, OUTPUT_ERROR, SCORE_ERROR, DISTORTION, COSINE, ENCODE, SCORE]);
         }
         (Role::Keys, true, false) => columns.extend([KL, KL_RAW, OUTPUT_ERROR, ENCODE, SCORE]),
-        (Role::Keys, false, _) => columns.extend([DISTORTION, COSINE, ENCODE, DECODE, SCORE]),
-        (Role::Values, true, true) => columns.extend([OUTPUT_ERROR, DISTORTION, COSINE, ENCODE, DECODE, SUM]),
-        (Role::Values, true, false) => columns.extend([OUTPUT_ERROR, DISTORTION, ENCODE, DECODE, SUM]),
-        (Role::Values, false, _) => columns.extend([DISTORTION, COSINE, ENCODE, DECODE, SUM]),
+        (Role::Keys, false, _) => columns.extend([DISTORTION, COSINE, ENCODE, SCORE]),
+        (Role::Values, true, true) => columns.extend([OUTPUT_ERROR, DISTORTION, COSINE, ENCODE, SUM]),
+        (Role::Values, true, false) => columns.extend([OUTPUT_ERROR, DISTORTION, ENCODE, SUM]),
+        (Role::Values, false, _) => columns.extend([DISTORTION, COSINE, ENCODE, SUM]),
     }
     columns.retain(|column| !(is_raw && column.name == KL_RAW.name));
     columns

@@ -1,7 +1,7 @@
-//! `compare`: measures codecs on the same keys, values and queries. It prints a table, and writes files for programs and
-//! browsers. With `--cache` it measures a whole cache.
+//! `compare`: measures codecs on the same keys, values and queries. It prints a table, and writes files for programs. With `--cache` it measures a whole cache.
 
 mod cache;
+mod chart;
 #[cfg(feature = "gpu")]
 mod gpu;
 
@@ -10,7 +10,7 @@ use crate::codecs::{
     ALL_CODECS, build, for_bits, is_float, is_for, is_recommended, parse_budget, parse_specs, shown_spec,
 };
 use crate::columns::F16;
-use crate::console::{Console, page_note, wrap};
+use crate::console::{Console, wrap};
 use crate::device::Device;
 use crate::failure::{At, Failure, Result, fail};
 use crate::input::{FEWEST, Sample, role_name};
@@ -20,15 +20,13 @@ use crate::progress::Progress;
 use crate::reconstructed::{Reconstructed, parse_bits};
 use crate::row::Row;
 use crate::store::Store;
-use crate::timing::{Op, Runner, best};
-use crate::{comparison, files, provenance, report};
+use crate::{comparison, files, paged, provenance};
 use clap::Args;
 use octaplex::cache::Finer;
 use octaplex::codecs::Role;
 use octaplex::{Backend, CacheConfig, CodecSpec};
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// The end of the help of `compare`: examples, the input, and the meaning of the numbers.
 const HELP: &str = "\
@@ -70,8 +68,9 @@ attention_kl      nats; weights are softmax(q.k / sqrt(width)) over the tokens
 attention_kl_raw  the same with keys as they are
 output_error      sum of |o-o^|^2 / sum of |o|^2 over a head's queries, mean
                   over heads; keys: exact values; values: exact weights
-*_ns              per vector on one core: encode in pages of 64, decode one by
-                  one, one query's scores, one output's sum
+*_ns              on one core, in a cache of 4,096 tokens of one head: to append
+                  a token (the other side in f16), to score a key with a query,
+                  to add a value to an output
 
 With --cache each key/value head gets a cache. Tokens are appended in order, and
 the queries at a token attend as soon as it is there. bits_per_value is then of
@@ -131,9 +130,6 @@ pub(crate) struct Compare {
     /// Write the rows as JSON; - is standard output
     #[arg(help_heading = "Files to write", long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write a page with the plots
-    #[arg(help_heading = "Files to write", long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// One plot of the values' rate and distortion, as a picture
     #[arg(help_heading = "Files to write", long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -147,12 +143,6 @@ pub(crate) struct Compare {
     cache: cache::CacheOptions,
 }
 
-/// Time given to each operation of each row.
-const BUDGET: Duration = Duration::from_millis(20);
-
-/// The most vectors that operations are timed on.
-const TIMED_VECTORS: usize = 4096;
-
 /// A sample, and the settings for measuring codecs on it.
 struct Bench<'a> {
     sample: &'a Sample,
@@ -163,7 +153,7 @@ struct Bench<'a> {
 }
 
 pub(crate) fn run(arguments: &Compare) -> Result<()> {
-    let outputs = [&arguments.json, &arguments.html, &arguments.svg].map(Option::as_deref);
+    let outputs = [&arguments.json, &arguments.svg].map(Option::as_deref);
     let inputs: Vec<_> = arguments.input.iter().chain(&arguments.reconstructed).cloned().collect();
     let console = Console::beside(&inputs, &outputs)?;
     arguments.device.check()?;
@@ -193,15 +183,17 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             || is_for(role, text) && (arguments.all || is_recommended(role, text, sample.dim))
     };
     let shown = |role| specs.iter().filter(move |(text, _)| is_shown(role, text));
-    let mut progress = Progress::shown(roles.into_iter().flat_map(shown).count() + 1, "measurements");
-    progress.doing("exact attention", 1);
+    let progress = Progress::new(roles.into_iter().flat_map(shown).count() + 1, "measurements");
+    progress.about("exact attention");
     let exact = Exact::new(&sample)?;
+    progress.step(1);
     let bench = Bench { sample: &sample, exact: exact.as_ref(), keys, page: arguments.page, backend };
     let mut rows = Vec::new();
     for role in roles {
         for (text, spec) in shown(role) {
-            progress.doing(&format!("{text}, {}", role_name(role)), 1);
+            progress.about(&format!("{text}, {}", role_name(role)));
             rows.push(bench.row(text, *spec, role)?);
+            progress.step(1);
         }
         for other in &others {
             rows.extend(bench.other_row(other, role)?);
@@ -229,7 +221,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         files::write(path, format!("{json:#}\n").as_bytes())?;
     }
     if let Some(path) = &arguments.svg {
-        files::write(path, report::chart(&sample, &rows).as_bytes())?;
+        files::write(path, chart::chart(&sample, &rows).as_bytes())?;
     }
     let unadvised = sample.unadvised();
     let advice = match &unadvised {
@@ -238,7 +230,7 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
     };
     let sentence = match (&advice, unadvised) {
         (_, Some(why)) => why,
-        (Some(advice), None) => advice.sentence(),
+        (Some(advice), None) => advice.text(&rows, sample.tokens),
         (None, None) if arguments.codecs.is_some() => String::new(),
         (None, None) => match arguments.budget {
             Some(bits) => {
@@ -247,10 +239,6 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
             None => "No codecs here have so few bits a value: ask for more with --budget BITS.".into(),
         },
     };
-    if let Some(path) = &arguments.html {
-        let page = report::page(&sample, &rows, keys, backend, &sentence);
-        files::write(path, page.as_bytes())?;
-    }
     let mut notes = String::new();
     if arguments.codecs.is_none() && !arguments.all {
         notes += &format!("The rows that matter; all {} codecs: add --all\n", specs.len());
@@ -269,9 +257,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
         notes += &within_budget(bits, sample.dim)?;
     }
     let text = comparison::text(&sample, &rows, keys, backend, arguments.wide);
-    let page = page_note(arguments.html.as_deref());
     let next = next_step(arguments, &sample, advice.as_ref());
-    let last = wrap(&format!("{notes}{page}\n\n{sentence}{}", if sentence.is_empty() { "" } else { "\n" }));
+    let last = wrap(&format!("{notes}\n{sentence}{}", if sentence.is_empty() { "" } else { "\n" }));
     // Users copy commands, so their lines are not broken.
     console.say(&format!("{text}\n{gpu_output}{last}Next: {next}\n"))
 }
@@ -280,7 +267,8 @@ pub(crate) fn run(arguments: &Compare) -> Result<()> {
 fn next_step(arguments: &Compare, sample: &Sample, advice: Option<&Advice>) -> String {
     let Some(path) = &arguments.input else {
         return "octaplex compare --input your.safetensors\n\
-            (octaplex capture, or python -m octaplex.capture, writes one from your model)"
+            (octaplex capture, or python -m octaplex.capture, writes one from your model)\n\
+            Gigabytes of your model's cache: octaplex memory model.gguf"
             .into();
     };
     if sample.queries.is_none() {
@@ -430,9 +418,8 @@ impl Bench<'_> {
             Role::Keys if keys == Keys::RAW => kl(&metrics),
             Role::Keys => kl(&measure(sample, exact, role, self.queries(), plain).at(text)?),
         };
-        let timed = sample.heads(role)[0].chunks(TIMED_VECTORS * sample.dim).next().unwrap_or(&[]);
-        let mut runner = Runner::new(codec, timed).at(text)?;
-        let mut ns = |op| best(&mut runner, op, BUDGET).at(text).map(Some);
+        let rows = &sample.heads(role)[0];
+        let times = paged::Setup { role, keys: self.keys, page, rows, dim: sample.dim, backend }.times(spec);
         Ok(Row {
             codec: text.to_owned(),
             spec: Some(spec),
@@ -443,10 +430,7 @@ impl Bench<'_> {
             metrics,
             kl_raw,
             dim: sample.dim,
-            encode_ns: ns(Op::EncodePage)?,
-            decode_ns: ns(Op::Decode)?,
-            score_ns: ns(Op::Score)?,
-            accumulate_ns: ns(Op::Accumulate)?,
+            times: Some(times.at(text)?),
         })
     }
 
@@ -470,10 +454,7 @@ impl Bench<'_> {
             metrics: Metrics { bits_per_value: bits, ..metrics },
             kl_raw: None,
             dim: sample.dim,
-            encode_ns: None,
-            decode_ns: None,
-            score_ns: None,
-            accumulate_ns: None,
+            times: None,
         }))
     }
 }

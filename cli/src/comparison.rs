@@ -29,7 +29,8 @@ pub(crate) fn text(sample: &Sample, rows: &[Row], keys: Keys, backend: Backend, 
         let mut table = Table::with_units(title, &heads);
         for row in rows.iter().filter(|row| row.role == role) {
             let cells: Vec<String> = columns.iter().map(|column| (column.cell)(row)).collect();
-            table.row(&row.codec, row.leads(rows), &cells);
+            let mark = if row.is_default() { " default" } else { "" };
+            table.row(&format!("{}{mark}", row.codec), row.leads(rows), &cells);
         }
         out += &format!("\n{}", table.text());
     }

@@ -56,14 +56,6 @@ pub(crate) fn finish(written: io::Result<()>) -> Result<()> {
     }
 }
 
-/// Says where the page with plots is, or how to get one. Without `--html` no page is written.
-pub(crate) fn page_note(path: Option<&Path>) -> String {
-    match path {
-        Some(path) => format!("Page with plots: {}", path.display()),
-        None => "A page with plots: add --html report.html".into(),
-    }
-}
-
 /// Returns the text in a style.
 pub(crate) fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")

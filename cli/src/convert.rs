@@ -40,12 +40,13 @@ pub(crate) fn encode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
     files::check(&[input.into()], &[output])?;
     let Rows { dim, values } = coding.read_rows(input)?;
     let codec = coding.codec(dim)?;
-    let mut progress = Progress::new(values.len() / dim, "rows");
+    let progress = Progress::new(values.len() / dim, "rows");
     let mut blocks = Vec::with_capacity(values.len() / dim * codec.block_bytes());
+    progress.about("encode");
     for (index, chunk) in values.chunks(CHUNK * dim).enumerate() {
-        progress.doing("encode", chunk.len() / dim);
         let encoded = codec.encode_rows(chunk);
         blocks.extend(encoded.map_err(|error| in_rows(error, index * CHUNK, dim)).at(files::name(input))?);
+        progress.step(chunk.len() / dim);
     }
     files::write(output, &blocks)
 }
@@ -62,15 +63,16 @@ pub(crate) fn decode(coding: &Coding, input: &Path, output: &Path) -> Result<()>
     let codec = coding.codec(dim)?;
     let (blocks, runs) = read_blocks(&coding.spec, &codec, input)?;
     let count = runs.iter().map(|(rows, _)| rows).sum();
-    let mut progress = Progress::new(count, "rows");
+    let progress = Progress::new(count, "rows");
     let mut out = Vec::with_capacity(count * dim * 4);
     let (mut rest, mut before) = (&blocks[..], 0);
+    progress.about("decode");
     for (rows, bytes) in runs {
-        progress.doing("decode", rows);
         let (run, later) = rest.split_at(bytes);
         let decoded = codec.decode_rows(run).map_err(|error| in_rows(error, before, dim));
         out.extend(decoded.at(files::name(input))?.iter().flat_map(|value| value.to_le_bytes()));
         (rest, before) = (later, before + rows);
+        progress.step(rows);
     }
     write_rows(output, count, dim, out)
 }
@@ -85,11 +87,11 @@ pub(crate) fn score(coding: &Coding, query: &Path, input: &Path, output: &Path) 
     // The queries are checked alone, so that an error names the right file.
     let checked = codec.score_rows(&queries, &[]);
     checked.map_err(|error| in_rows(error, 0, dim)).at(files::name(query))?;
-    let mut progress = Progress::new(count, "rows");
+    let progress = Progress::new(count, "rows");
     let mut out = vec![0; queries.len() / dim * count * 4];
     let (mut rest, mut before) = (&blocks[..], 0);
+    progress.about("score");
     for (rows, bytes) in runs {
-        progress.doing("score", rows);
         let (run, later) = rest.split_at(bytes);
         let scores = codec.score_rows(&queries, run);
         let scores = scores.map_err(|error| in_rows(error, before, dim)).at(files::name(input))?;
@@ -100,6 +102,7 @@ pub(crate) fn score(coding: &Coding, query: &Path, input: &Path, output: &Path) 
             }
         }
         (rest, before) = (later, before + rows);
+        progress.step(rows);
     }
     write_rows(output, queries.len() / dim, count, out)
 }

@@ -12,33 +12,22 @@ use std::path::Path;
 /// The most bytes of a file that need not be regular: standard input, a pipe, a text.
 pub(crate) const MOST: u64 = 1 << 30;
 
-/// The most bytes of a file of keys and values, or of a session. Memory ends before this limit.
-const LARGEST: u64 = 1 << 40;
-
-/// Reads a file, or standard input for `-`. A pipe is read like standard input.
+/// Reads a file of any size, or up to [`MOST`] bytes of a pipe or of standard input (`-`), which may never end.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     if is_dash(path) {
         return take(path, io::stdin().lock(), 0, MOST);
     }
     let (file, about) = open(path, is_pipe)?;
-    take(path, file, about.len(), if about.is_file() { LARGEST } else { MOST })
+    take(path, file, about.len(), if about.is_file() { u64::MAX } else { MOST })
 }
 
 /// Reads a regular file of at most `most` bytes.
-#[allow(dead_code)] // for commands that run models
 pub(crate) fn read_regular(path: &Path, most: u64) -> Result<Vec<u8>> {
     let (file, about) = open_regular(path)?;
     take(path, file, about.len(), most)
 }
 
-/// Reads a session, a regular file of any size.
-#[allow(dead_code)] // for commands that run models
-pub(crate) fn read_large(path: &Path) -> Result<Vec<u8>> {
-    read_regular(path, LARGEST)
-}
-
 /// Opens a regular file.
-#[allow(dead_code)] // for commands that run models
 pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata)> {
     open(path, |_| false)
 }
@@ -69,7 +58,7 @@ fn is_pipe(_: &Metadata) -> bool {
     false
 }
 
-/// Reads an open file to its end. It seems to have `length` bytes, and may have `most` at most.
+/// Reads an open file to its end. `length` is how many bytes the system says it has, and `most` how many it may have.
 fn take(path: &Path, from: impl Read, length: u64, most: u64) -> Result<Vec<u8>> {
     let name = name(path);
     if length > most {
@@ -80,7 +69,7 @@ fn take(path: &Path, from: impl Read, length: u64, most: u64) -> Result<Vec<u8>>
     if !matches!(room, Some(Ok(()))) {
         fail!("{name}: {length} bytes, more than there is memory for");
     }
-    from.take(most + 1).read_to_end(&mut bytes).map_err(|error| match is_dash(path) {
+    from.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(|error| match is_dash(path) {
         true => Failure(format!("{name}: {error}")),
         false => at_path(path, &error),
     })?;

@@ -18,14 +18,17 @@ mod files;
 mod fuzz_body;
 #[cfg(test)]
 mod fuzz_replay;
+mod gguf;
 mod info;
 mod input;
 mod keys;
 mod labels;
+mod memory;
 mod metrics;
 #[cfg(feature = "models")]
 mod models;
 mod npy;
+mod paged;
 mod paths;
 mod plot;
 mod progress;
@@ -33,7 +36,6 @@ mod provenance;
 #[cfg(any(test, feature = "models"))]
 mod rates;
 mod reconstructed;
-mod report;
 mod row;
 mod series;
 mod store;
@@ -56,12 +58,13 @@ Without a command, octaplex takes the options of compare, and:
 Examples:
   octaplex                         codecs on the bundled sample: which to take
   octaplex --input kv.safetensors  the same on your keys, values and queries
+  octaplex memory model.gguf       gigabytes of a model's cache
   octaplex compare --cache         a whole cache, token by token
   octaplex info trellis:bits=3     what a codec's bytes are";
 
 /// The groups of commands in the help.
 const GROUPS: [(&str, &[&str]); 3] = [
-    ("Codecs", &["compare", "info", "encode", "decode", "score"]),
+    ("Codecs", &["compare", "memory", "info", "encode", "decode", "score"]),
     ("Models", &["capture", "calibrate", "perplexity", "generate", "needle", "sweep"]),
     ("This machine", &["bench", "verify", "completions", "man"]),
 ];
@@ -80,6 +83,8 @@ struct Cli {
 enum Command {
     /// Compare codecs on keys, values and queries: which to take
     Compare(Box<compare::Compare>),
+    /// Compute the gigabytes of a model's cache, by codec and context
+    Memory(memory::Memory),
     /// Describe a codec's bytes; without one, list codecs and backends
     #[command(after_help = "Example:\n  octaplex info turboquant:bits=3 --dim 64")]
     Info {
@@ -224,7 +229,7 @@ fn main() -> ExitCode {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
                 return exit_code(console::finish(error.print()).map(|()| ExitCode::SUCCESS));
             }
-            _ => return complain(&usage_error(&error.to_string())),
+            kind => return complain(&usage_error(&error.to_string(), kind)),
         },
     };
     exit_code(run(cli))
@@ -239,6 +244,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Verify(arguments)) => return verify::run(&arguments),
         None => compare::run(&cli.compare),
         Some(Command::Compare(compare)) => compare::run(&compare),
+        Some(Command::Memory(memory)) => memory::run(&memory),
         Some(Command::Encode { coding, input, output }) => convert::encode(&coding, &input, &output),
         Some(Command::Decode { coding, input, output }) => convert::decode(&coding, &input, &output),
         Some(Command::Score { coding, query, input, output }) => {
@@ -320,11 +326,28 @@ fn complain(message: &str) -> ExitCode {
 }
 
 /// Returns the message of the argument parser in one line.
-fn usage_error(text: &str) -> String {
+fn usage_error(text: &str, kind: ErrorKind) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let said = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    let said: Vec<_> = said.map(str::trim).filter(|line| !line.starts_with("tip: to pass")).collect();
-    format!("{} (see {} --help)", said.join(" ").trim().replace("  ", "; "), asked_command())
+    // The parser finds most commands similar to any word.
+    let is_idle = |line: &str| {
+        line.starts_with("tip: to pass") || line.starts_with("tip:") && kind == ErrorKind::InvalidSubcommand
+    };
+    let said: Vec<_> = said.map(str::trim).filter(|line| !is_idle(line)).collect();
+    let said = said.join(" ").trim().replace("  ", "; ");
+    let meant = match kind {
+        ErrorKind::InvalidSubcommand => {
+            let first = std::env::args_os().nth(1).unwrap_or_default();
+            let names = Cli::command();
+            let names = names.get_subcommands().map(clap::Command::get_name);
+            codecs::did_you_mean(&first.to_string_lossy(), names)
+        }
+        _ => String::new(),
+    };
+    let usage = text.lines().find_map(|line| line.strip_prefix("Usage: "));
+    let usage = usage.filter(|_| kind != ErrorKind::InvalidSubcommand);
+    let usage = usage.map_or(String::new(), |usage| format!("; usage: {usage}"));
+    format!("{meant}{said}{usage} (see {} --help)", asked_command())
 }
 
 /// Returns the command whose help has the given options. Without a command they are those of compare.

@@ -1,7 +1,7 @@
 //! Scatter plots as SVG text: bits across, an error on a logarithmic axis upwards. Curves join a codec's rates, a broad
 //! line the points that no other beats at their rate (the Pareto front). Labels never collide: front points come first,
 //! and a label that does not fit is left to the pointer and to the tables. On a narrow screen letters grow and only the
-//! labels of the front remain. Colours are CSS classes, so that the page decides about light and dark.
+//! labels of the front remain. Colours are CSS classes, for light and for dark screens.
 
 use crate::labels::{Area, Room, between};
 use std::fmt::Write;
@@ -33,18 +33,14 @@ pub(crate) struct Chart<'a> {
     pub(crate) points: Vec<Point>,
     /// Draws 2^(-2·bits), the least distortion of Gaussian vectors.
     pub(crate) bound: bool,
-    /// A level to compare with, and its name.
-    pub(crate) level: Option<(f64, &'a str)>,
-    /// Points above this error are drawn at the upper edge.
-    pub(crate) top: f64,
 }
 
 /// Colours and shapes.
-pub(crate) const SERIES: usize = 10;
+const SERIES: usize = 10;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 620.0;
-const LEFT: f64 = 82.0;
+const LEFT: f64 = 94.0;
 const RIGHT: f64 = 18.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 56.0;
@@ -62,15 +58,14 @@ struct Axes {
 }
 
 impl Axes {
-    fn around(chart: &Chart, points: &[&Point]) -> Self {
+    fn around(points: &[&Point]) -> Self {
         let range = |values: &mut dyn Iterator<Item = f64>| {
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
                 (low.min(value), high.max(value))
             })
         };
         let x = range(&mut points.iter().map(|point| point.x));
-        let level = chart.level.iter().map(|(value, _)| value.log10());
-        let y = range(&mut points.iter().map(|point| point.y.min(chart.top).log10()).chain(level));
+        let y = range(&mut points.iter().map(|point| point.y.log10()));
         let space = ((y.1 - y.0) * 0.07).max(0.01);
         Self { x: ((x.0 - 0.3).floor().max(0.0), (x.1 + 0.3).ceil()), y: (y.0 - space, y.1 + space) }
     }
@@ -150,8 +145,10 @@ pub(crate) fn picture(chart: &Chart, keys: &[Key]) -> String {
         entry(&|x, y| shape(key.series, x, y), &key.name, &class);
     }
     let line = |x: f64, y: f64| format!("<path class=\"front\" d=\"M{:.1} {y:.1}h20\"/>", x - 10.0);
-    entry(&line, "Pareto front", "plain");
-    let (height, title, style) = (y + LINE * 1.5, escape(chart.title), include_str!("report.css"));
+    entry(&line, "no other is as small and as exact", "plain");
+    let line = |x: f64, y: f64| format!("<path class=\"curve rates\" d=\"M{:.1} {y:.1}h20\"/>", x - 10.0);
+    entry(&line, "rates of one codec", "plain");
+    let (height, title, style) = (y + LINE * 1.5, escape(chart.title), include_str!("plot.css"));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\">\n\
          <style>\n{style}</style>\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"var(--card)\"/>\n{legend}{rest}"
@@ -159,29 +156,28 @@ pub(crate) fn picture(chart: &Chart, keys: &[Key]) -> String {
 }
 
 /// Returns the chart as an `<svg>` element; nothing without points.
-pub(crate) fn svg(chart: &Chart) -> String {
+fn svg(chart: &Chart) -> String {
     let mut points: Vec<&Point> =
         chart.points.iter().filter(|point| point.y > 0.0 && point.y.is_finite()).collect();
     if points.is_empty() {
         return String::new();
     }
     points.sort_by(|a, b| a.x.total_cmp(&b.x).then(b.y.total_cmp(&a.y)));
-    let axes = Axes::around(chart, &points);
-    let at = |point: &Point| (axes.x(point.x), axes.y(point.y.min(chart.top)));
+    let axes = Axes::around(&points);
+    let at = |point: &Point| (axes.x(point.x), axes.y(point.y));
     let mut out = format!(
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">\n",
         escape(chart.title)
     );
     let mut room = draw_axes(&mut out, chart, &axes);
-    let is_inside = |point: &Point| point.y <= chart.top;
     let front = front(&points);
-    let corners = points.iter().zip(&front).filter(|(point, is_front)| **is_front && is_inside(point));
+    let corners = points.iter().zip(&front).filter(|(_, is_front)| **is_front);
     polyline(&mut out, "front", &corners.map(|(point, _)| at(point)).collect::<Vec<_>>());
     for (i, point) in points.iter().enumerate() {
         if points[..i].iter().any(|other| is_joined(other, point)) {
             continue;
         }
-        let joined = points.iter().filter(|other| is_joined(other, point) && is_inside(other));
+        let joined = points.iter().filter(|other| is_joined(other, point));
         let joined: Vec<_> = joined.map(|other| at(other)).collect();
         room.lines.extend(joined.windows(2).flat_map(|ends| between(ends[0], ends[1])));
         polyline(&mut out, &format!("curve c{}{}", point.series % SERIES, hollow(point)), &joined);
@@ -190,8 +186,7 @@ pub(crate) fn svg(chart: &Chart) -> String {
     draw_labels(&mut out, &points, &front, &at, &mut room);
     for point in &points {
         let (x, y) = at(point);
-        // An arrow for a point above the upper edge.
-        let mark = if point.y > chart.top { arrow(x, y) } else { shape(point.series, x, y) };
+        let mark = shape(point.series, x, y);
         let _ = writeln!(
             out,
             "<g class=\"point s{}{}\"><title>{}</title>{mark}</g>",
@@ -268,7 +263,7 @@ fn draw_labels(
     }
 }
 
-/// Draws grid, ticks, names of the axes, bound and level. Returns the space that is left for labels.
+/// Draws grid, ticks, names of the axes and bound. Returns the space that is left for labels.
 fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     let frame = Area { left: LEFT + 3.0, top: TOP, right: right - 2.0, bottom: bottom - 2.0 };
@@ -295,19 +290,6 @@ fn draw_axes(out: &mut String, chart: &Chart, axes: &Axes) -> Room {
                 tick(value)
             );
         }
-    }
-    if let Some((value, name)) = chart.level {
-        let (y, width) = (axes.y(value), name.chars().count() as f64 * LETTER * NARROW);
-        let _ = writeln!(
-            out,
-            "<line class=\"bound\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
-             <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            right - 4.0,
-            y - 5.0,
-            escape(name)
-        );
-        room.taken.push(Area { left: right - width, top: y - LINE * NARROW - 3.0, right, bottom: y });
-        room.lines.extend(between((LEFT, y), (right, y)));
     }
     if chart.bound {
         draw_bound(out, axes, &mut room);
@@ -346,7 +328,7 @@ fn draw_bound(out: &mut String, axes: &Axes, room: &mut Room) {
 }
 
 /// Returns a series' mark, centred: ten marks that differ in outline.
-pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
+fn shape(series: usize, x: f64, y: f64) -> String {
     let polygon = |corners: &[(f64, f64)]| {
         let corners: Vec<_> = corners.iter().map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy)).collect();
         format!("<polygon points=\"{}\"/>", corners.join(" "))
@@ -404,13 +386,8 @@ pub(crate) fn shape(series: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// Returns the mark of a point above the plot.
-fn arrow(x: f64, y: f64) -> String {
-    format!("<path d=\"M{x:.1} {:.1}l6 7h-4v6h-4v-6h-4z\"/>", y - 6.0)
-}
-
-/// Escapes text for HTML and SVG.
-pub(crate) fn escape(text: &str) -> String {
+/// Escapes text for SVG.
+fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -424,15 +401,7 @@ mod tests {
     }
 
     fn chart(points: Vec<Point>) -> Chart<'static> {
-        Chart {
-            title: "t",
-            x_axis: "bits in pages",
-            y_axis: "e",
-            points,
-            bound: false,
-            level: None,
-            top: f64::INFINITY,
-        }
+        Chart { title: "t", x_axis: "bits in pages", y_axis: "e", points, bound: false }
     }
 
     #[test]
@@ -460,24 +429,10 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_drawn_and_what_lies_too_high_is_an_arrow() {
-        let chart = Chart {
-            level: Some((20.0, "f16")),
-            top: 30.0,
-            ..chart(vec![point(2.0, 600.0, "a"), point(3.0, 21.0, "a")])
-        };
-        let axes = Axes::around(&chart, &chart.points.iter().collect::<Vec<_>>());
-        assert!(10f64.powf(axes.y.1) < 31.0 && 10f64.powf(axes.y.0) < 20.0);
-        let text = svg(&chart);
-        assert!(text.contains(">f16</text>") && text.matches("<path d=").count() == 1, "{text}");
-        assert!(text.contains(">24</text>") && !text.contains("Shannon"), "{text}");
-    }
-
-    #[test]
     fn ten_marks_differ() {
         let marks: Vec<String> = (0..SERIES).map(|series| shape(series, 0.0, 0.0)).collect();
         assert!((0..SERIES).all(|i| !marks[..i].contains(&marks[i])));
-        let style = include_str!("report.css");
+        let style = include_str!("plot.css");
         assert!(
             (0..SERIES).all(|i| style.contains(&format!(".s{i} {{")) && style.contains(&format!(".c{i} {{")))
         );

@@ -1,83 +1,47 @@
-//! Shows progress of work that takes over a second: a bar on a terminal, a line now and then in a file or a pipe.
+//! Shows the progress of long work: a bar on a terminal, a line every five seconds in a file or a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Time between two lines, and before the first.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// Counts steps of long work.
+/// Counts the steps of long work: [`about`](Self::about) says what begins, [`step`](Self::step) that steps are done.
 pub(crate) struct Progress {
     bar: ProgressBar,
     /// The name of a step, in the plural.
     unit: &'static str,
-    start: Instant,
-    /// The time of the bar or of the next line. `None` if the bar is shown.
-    due: Cell<Option<Instant>>,
-    is_terminal: bool,
-    what: RefCell<String>,
-    next: u64,
+    /// When the next line is due; `None` on a terminal, which shows the bar.
+    next_line: Option<Cell<Instant>>,
 }
 
 impl Progress {
-    /// Creates a hidden bar of `steps` steps.
     pub(crate) fn new(steps: usize, unit: &'static str) -> Self {
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
+        let is_terminal = std::io::stderr().is_terminal();
+        let target = if is_terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         let template = format!("{{bar:24}} {{pos}} of {{len}} {unit}, {{eta}} left  {{wide_msg}}");
         if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
-        let (start, is_terminal) = (Instant::now(), std::io::stderr().is_terminal());
-        let due = Cell::new(Some(start + if is_terminal { Duration::from_secs(1) } else { BETWEEN_LINES }));
-        Self { bar, unit, start, due, is_terminal, what: RefCell::default(), next: 0 }
-    }
-
-    /// Creates a visible bar, for work that surely takes longer.
-    pub(crate) fn shown(steps: usize, unit: &'static str) -> Self {
-        let progress = Self::new(steps, unit);
-        if progress.is_terminal {
-            progress.show();
-        }
-        progress
-    }
-
-    fn show(&self) {
-        self.due.set(None);
-        self.bar.set_draw_target(ProgressDrawTarget::stderr());
-    }
-
-    /// Ends the step before, and names the next one, which counts for `steps`.
-    pub(crate) fn doing(&mut self, what: &str, steps: usize) {
-        let done = std::mem::replace(&mut self.next, steps as u64);
-        self.about(what);
-        self.advance(done);
+        let next_line = (!is_terminal).then(|| Cell::new(Instant::now() + BETWEEN_LINES));
+        Self { bar, unit, next_line }
     }
 
     /// Names the work that the next steps belong to.
     pub(crate) fn about(&self, what: &str) {
-        what.clone_into(&mut self.what.borrow_mut());
         self.bar.set_message(what.to_owned());
     }
 
-    /// Ends a step.
-    #[cfg(feature = "models")]
-    pub(crate) fn step(&self) {
-        self.advance(1);
-    }
-
-    fn advance(&self, steps: u64) {
-        self.bar.inc(steps);
-        if self.due.get().is_none_or(|due| Instant::now() < due) {
-            return;
-        }
-        if self.is_terminal {
-            return self.show();
-        }
-        self.due.set(Some(Instant::now() + BETWEEN_LINES));
+    /// Counts steps that are done.
+    pub(crate) fn step(&self, steps: usize) {
+        self.bar.inc(steps as u64);
+        let Some(due) = self.next_line.as_ref().filter(|due| Instant::now() >= due.get()) else { return };
+        due.set(Instant::now() + BETWEEN_LINES);
         let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        let line = line(done, all, self.unit, self.start.elapsed(), &self.what.borrow());
+        let line = line(done, all, self.unit, self.bar.elapsed(), &self.bar.message());
         anstream::eprintln!("{line}");
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const WIDEST: f64 = 10.0;
 
 /// Title of the axis of bits that a long context approaches.
-pub(crate) const IN_PAGES: &str = "bits per value in pages (exact window left out)";
+const IN_PAGES: &str = "bits per value in pages (exact window left out)";
 
 /// One cache, and the errors of a model's next-token distribution with it.
 #[derive(Serialize, Deserialize)]
@@ -72,8 +72,6 @@ pub(crate) fn chart(model: &str, rows: &[Rate]) -> String {
         y_axis: "KL divergence of the next token from f16, nats",
         points: points.collect(),
         bound: false,
-        level: None,
-        top: f64::INFINITY,
     };
     let legend = series::legend(rows.iter().map(|row| &*row.keys)).into_iter();
     let mut keys: Vec<Key> = legend.map(|(series, name)| Key { series, name, hollow: false }).collect();

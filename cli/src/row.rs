@@ -1,9 +1,10 @@
 //! A row of `compare`: a codec in one role, and its errors.
 
-use crate::codecs::seed;
+use crate::codecs::{is_default, seed};
 use crate::input::role_name;
 use crate::keys::{Keys, center_name};
 use crate::metrics::Metrics;
+use crate::paged::Times;
 use octaplex::CodecSpec;
 use octaplex::codecs::Role;
 use serde_json::{Value, json};
@@ -24,14 +25,16 @@ pub(crate) struct Row {
     /// KL divergence with raw keys, if `metrics` has that of prepared ones.
     pub(crate) kl_raw: Option<f64>,
     pub(crate) dim: usize,
-    /// Nanoseconds a vector; `None` for another program.
-    pub(crate) encode_ns: Option<f64>,
-    pub(crate) decode_ns: Option<f64>,
-    pub(crate) score_ns: Option<f64>,
-    pub(crate) accumulate_ns: Option<f64>,
+    /// Nanoseconds a vector in the pages of a cache; `None` for another program.
+    pub(crate) times: Option<Times>,
 }
 
 impl Row {
+    /// Returns whether the library takes this codec by default.
+    pub(crate) fn is_default(&self) -> bool {
+        self.spec.is_some_and(|spec| is_default(spec, self.role, self.dim))
+    }
+
     /// Returns the error that matters for its role: of attention weights or of outputs, and of vectors without queries.
     pub(crate) fn error(&self) -> f64 {
         match (&self.metrics.attention, self.role) {
@@ -64,10 +67,9 @@ impl Row {
             "attention_kl": attention.map(|attention| attention.kl),
             "attention_kl_raw": self.kl_raw,
             "output_error": attention.map(|attention| attention.output_error),
-            "encode_ns": self.encode_ns,
-            "decode_ns": self.decode_ns,
-            "score_ns": self.score_ns,
-            "accumulate_ns": self.accumulate_ns,
+            "encode_ns": self.times.map(|times| times.encode),
+            "score_ns": self.times.filter(|_| self.role == Role::Keys).map(|times| times.read),
+            "accumulate_ns": self.times.filter(|_| self.role == Role::Values).map(|times| times.read),
             "dim": self.dim,
             "center": center_name(self.keys.center),
             "page": self.page,

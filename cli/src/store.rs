@@ -29,6 +29,26 @@ pub(crate) enum Store<'a> {
     },
 }
 
+/// Configures a layer of one head that has all its keys, or all its values, in pages of this codec. The other side is f16.
+pub(crate) fn layer(
+    (spec, role): (CodecSpec, Role),
+    keys: Keys,
+    page: usize,
+    [dim, tokens]: [usize; 2],
+) -> LayerConfig {
+    let exact = CodecSpec::F16(Default::default());
+    let (key_spec, value_spec) = if role == Role::Keys { (spec, exact) } else { (exact, spec) };
+    LayerConfig::new(1, dim, tokens.max(page))
+        .keys(key_spec)
+        .values(value_spec)
+        .page(page)
+        .sink_tokens(0)
+        .recent_window(0)
+        .max_rollback(0)
+        .center(keys.center)
+        .balance(keys.balance)
+}
+
 impl<'a> Store<'a> {
     pub(crate) fn new(codec: &'a Codec, rows: &[f32]) -> Result<Self, Error> {
         Ok(Self::Blocks { codec, blocks: codec.encode_rows(rows)? })
@@ -45,18 +65,8 @@ impl<'a> Store<'a> {
         if keys == Keys::RAW || is_float(spec) {
             return Self::new(codec, rows);
         }
-        let (dim, tokens) = (codec.dim(), rows.len() / codec.dim());
-        let exact = CodecSpec::F16(Default::default());
-        let (key_spec, value_spec) = if role == Role::Keys { (spec, exact) } else { (exact, spec) };
-        let config = LayerConfig::new(1, dim, tokens.max(page))
-            .keys(key_spec)
-            .values(value_spec)
-            .page(page)
-            .sink_tokens(0)
-            .recent_window(0)
-            .max_rollback(0)
-            .center(keys.center)
-            .balance(keys.balance);
+        let dim = codec.dim();
+        let config = layer((spec, role), keys, page, [dim, rows.len() / dim]);
         let mut layer = Box::new(SharedLayer::on_heap(&config, backend)?);
         let mut scratch = vec![0.0; config.scratch_len(usize::MAX)]; // for any number of queries
         if keys.balance && role == Role::Keys {

@@ -1,6 +1,6 @@
 //! `verify`: compares the checksums that this machine computes with the published table.
 
-use crate::codecs::nearest;
+use crate::codecs::did_you_mean;
 use crate::console;
 use crate::failure::{At, Result, fail, shown};
 use crate::files;
@@ -30,7 +30,7 @@ pub(crate) struct Verify {
 pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
     let codecs = || CodecSpec::all().iter().map(|codec| codec.name);
     if let Some(unknown) = arguments.only.iter().find(|only| !codecs().any(|name| name == **only)) {
-        let meant = nearest(unknown, codecs()).map_or(String::new(), |name| format!("did you mean {name}? "));
+        let meant = did_you_mean(unknown, codecs());
         fail!(
             "--only \"{unknown}\": {meant}no such codec; the codecs are {}",
             codecs().collect::<Vec<_>>().join(", ")

@@ -37,16 +37,17 @@ pub(super) fn run(
     few: &[f32],
 ) -> Result<(String, Vec<Row>)> {
     let device = device.gpu()?;
-    let mut progress = Progress::shown(specs.len(), "codecs");
+    let progress = Progress::new(specs.len(), "codecs");
     let mut rows = Vec::new();
     for (text, spec) in specs {
-        progress.doing(text, 1);
+        progress.about(text);
         let times = match times(&device, *spec, dim, few) {
             Ok(times) => Ok(times),
             Err(error @ gpu::Error::Unsupported { .. }) => Err(error.to_string()),
             Err(error) => return Err(error).at(text),
         };
         rows.push(Row { codec: text.clone(), times });
+        progress.step(1);
     }
     if let Some(Err(why)) = rows.iter().all(|row| row.times.is_err()).then(|| &rows[0].times) {
         fail!("none of these codecs runs on a GPU at width {dim}: {why}");

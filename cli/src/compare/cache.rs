@@ -23,7 +23,7 @@ use std::time::Instant;
 #[derive(Args)]
 pub(super) struct CacheOptions {
     /// Measure one whole cache, token by token as an engine runs it: the first and newest tokens exact, the others in pages
-    #[arg(help_heading = "A whole cache", long, conflicts_with_all = ["codecs", "all", "wide", "html", "svg", "budget", "reconstructed", "device"])]
+    #[arg(help_heading = "A whole cache", long, conflicts_with_all = ["codecs", "all", "wide", "svg", "budget", "reconstructed", "device"])]
     pub(super) cache: bool,
     /// Codec of the cache's keys [default: graded:bits=3, or trellis:bits=3 at widths that graded does not support]
     #[arg(help_heading = "A whole cache", long, value_name = "SPEC", requires = "cache")]
@@ -82,10 +82,10 @@ pub(super) fn run(options: &CacheOptions, setup: &Setup, json: Option<&Path>) ->
     let (mut error, mut kl, mut bytes, mut values, mut seconds) = (0.0, 0.0, 0, 0, 0.0);
     let mut scores = vec![0.0; queries.group * tokens];
     let (all_keys, all_values) = (sample.heads(Role::Keys), sample.heads(Role::Values));
-    let mut progress = Progress::new(all_keys.len(), "heads");
+    let progress = Progress::new(all_keys.len(), "heads");
     for (index, (head_keys, head_values)) in all_keys.iter().zip(all_values).enumerate() {
         let place = format!("head {index}");
-        progress.doing(&place, 1);
+        progress.about(&place);
         let mut layer = SharedLayer::on_heap(&config, backend).at(&place)?;
         let heads = index * queries.group..(index + 1) * queries.group;
         let mut outputs = vec![vec![vec![0.0; dim]; queries.positions.len()]; queries.group];
@@ -123,6 +123,7 @@ pub(super) fn run(options: &CacheOptions, setup: &Setup, json: Option<&Path>) ->
         for (head, outputs) in heads.zip(&outputs) {
             error += relative_error(exact.heads[head].outputs(), outputs);
         }
+        progress.step(1);
     }
     drop(progress);
     let count = exact.heads.len();

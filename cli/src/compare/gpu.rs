@@ -59,10 +59,10 @@ const VALUES: &str = "turboquant";
 pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) -> Result<Gpu> {
     let device = device.gpu()?;
     let values = crate::codecs::parse_spec(VALUES)?;
-    let mut progress = Progress::shown(specs.len(), "codecs");
+    let progress = Progress::new(specs.len(), "codecs");
     let mut gpu = Gpu { name: device.name().into(), dim: setup.sample.dim, rows: vec![], left_out: vec![] };
     for (text, spec) in specs {
-        progress.doing(&format!("{text}, on the GPU"), 1);
+        progress.about(&format!("{text}, on the GPU"));
         let both = (text.clone(), *spec);
         let alone = (format!("{text}, values {VALUES}"), values);
         let mut refused = None;
@@ -79,6 +79,7 @@ pub(super) fn run(device: Device, specs: &[(String, CodecSpec)], setup: &Setup) 
             }
         }
         gpu.left_out.extend(refused.map(|why| (text.clone(), why.to_owned())));
+        progress.step(1);
     }
     if let (true, Some((_, why))) = (gpu.rows.is_empty(), gpu.left_out.first()) {
         fail!("none of these codecs runs on a GPU at width {}: {why}", gpu.dim);

@@ -49,7 +49,7 @@ impl<'a> Baseline<'a> {
             let mut entering = vec![model.embedded(tokens)?];
             let hidden = model.forward_from(0, entering[0].clone(), 0, &mut cache, |x| {
                 entering.push(x.to_vec());
-                progress.step();
+                progress.step(1);
             })?;
             let mut logits = Vec::new();
             for rows in paged(&hidden, first, model.shape.width) {
@@ -73,9 +73,9 @@ impl<'a> Baseline<'a> {
         let mut divergences: Vec<f64> = Vec::new();
         for window in &self.windows {
             cache.clear();
-            (0..start).for_each(|_| progress.step());
+            progress.step(start);
             let entering = window.entering[start].clone();
-            let hidden = self.model.forward_from(start, entering, 0, &mut cache, |_| progress.step())?;
+            let hidden = self.model.forward_from(start, entering, 0, &mut cache, |_| progress.step(1))?;
             let vocabulary = window.logits.len() / (window.tokens - 1 - first);
             let references = window.logits.chunks(ROWS * vocabulary);
             for (reference, rows) in references.zip(paged(&hidden, first, width)) {

@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &Calibrate) -> Result<()> {
     };
     let missing = cases.iter().filter(|case| find(&kept, &key(case)).is_none()).count();
     let runs = (missing + usize::from(missing > 0)) * windows + 3; // three check the result
-    let progress = Progress::shown(runs * model.shape.layers, "layers");
+    let progress = Progress::new(runs * model.shape.layers, "layers");
     let mut baseline = None;
     let mut divergences = Vec::new();
     for case in &cases {

@@ -145,9 +145,9 @@ pub(crate) fn run(arguments: &Capture) -> Result<()> {
     let exact = Exact::new(&model.shape);
     let (keys, values, queries) = (Vec::new(), Vec::new(), Vec::new());
     let mut recorder = Recorder { exact, wanted, positions, dim, keys, values, queries };
-    let progress = Progress::shown(model.shape.layers, "layers");
+    let progress = Progress::new(model.shape.layers, "layers");
     progress.about("reading the text");
-    model.forward(&words, &mut recorder, || progress.step())?;
+    model.forward(&words, &mut recorder, || progress.step(1))?;
     drop(progress);
 
     let Recorder { wanted, positions, keys, values, queries, .. } = recorder;

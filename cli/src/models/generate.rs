@@ -104,7 +104,7 @@ impl Run {
             Some(session) => session.resume(&mut cache, model.shape.layers, prompt)?,
             None => (0, String::new()),
         };
-        let hidden = model.forward(&prompt[kept.0..], &mut cache, || progress.step())?;
+        let hidden = model.forward(&prompt[kept.0..], &mut cache, || progress.step(1))?;
         let logits = model.logits(&hidden[hidden.len() - model.shape.width..])?;
         let first = start.elapsed();
         let tokens = prompt.to_vec();
@@ -307,7 +307,7 @@ fn about_weights(run: &Run, weights: GgmlDType) -> String {
         GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => {
             "multiplied in f32, 4 bytes a weight: a quantised file of this model is faster (Q4_0, Q8_0, Q4_K_M)"
         }
-        GgmlDType::Q4_1 => "multiplied as Q4_0, which has vector instructions",
+        GgmlDType::Q4_1 => "multiplied as Q4_0 and minima, which is exact and has vector instructions",
         GgmlDType::Q5_0 | GgmlDType::Q5_1 => {
             "multiplied as Q8_0, a byte a weight: Q4_0 and Q4_K_M are smaller, and have vector instructions too"
         }

@@ -159,7 +159,7 @@ fn run<A: Attention>(
 ) -> Result<Vec<Vec<f32>>> {
     let hidden = windows.iter().map(|window| {
         empty(attention);
-        model.forward(window, attention, || progress.step())
+        model.forward(window, attention, || progress.step(1))
     });
     hidden.collect()
 }

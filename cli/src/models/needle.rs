@@ -113,7 +113,7 @@ impl Haystack {
 
     /// Returns for each needle whether the model found it.
     fn ask(&self, model: &Model, mut cache: Cached, progress: &Progress) -> Result<Vec<bool>> {
-        model.forward(&self.tokens, &mut cache, || progress.step())?;
+        model.forward(&self.tokens, &mut cache, || progress.step(1))?;
         let mut found = Vec::new();
         for (name, value) in &self.needles {
             let mut cache = cache.fork();
@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &Needle) -> Result<()> {
     let caches = [Codecs::f16(), codecs.clone()];
     let runs = if codecs.is_f16() { &caches[..1] } else { &caches[..] };
     let progress =
-        Progress::shown(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers, "layers");
+        Progress::new(arguments.tokens.len() * arguments.texts * runs.len() * model.shape.layers, "layers");
     let mut rows = Vec::new();
     for &tokens in &arguments.tokens {
         let mut recalls = vec![Vec::new(); runs.len()];

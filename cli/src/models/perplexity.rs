@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &Perplexity) -> Result<()> {
         options.cache(&model, &codecs, *tokens)?.on(*device)?; // what it does not take is said before the model reads
     }
     let runs = if arguments.exact { 3 } else { 2 };
-    let progress = Progress::shown(runs * Reference::steps(&model, *windows), "layers");
+    let progress = Progress::new(runs * Reference::steps(&model, *windows), "layers");
     let reference = Reference::new(&model, options, &words, *windows, &progress)?;
     let outcome = reference.measure(&codecs, *device, &progress)?;
     let exact = match arguments.exact {

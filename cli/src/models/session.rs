@@ -59,7 +59,7 @@ impl Session {
         let head = Head { run, tokens: Vec::new(), prefill: Prefill::default() };
         let mut session = Self { path: path.to_owned(), head, bytes: Vec::new(), layers: 0 };
         if path.try_exists().map_err(|error| files::at_path(path, &error))? {
-            session.bytes = files::read_large(path)?;
+            session.bytes = files::read_regular(path, u64::MAX)?;
             session.read_head()?;
         }
         Ok(session)

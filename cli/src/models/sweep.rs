@@ -1,6 +1,5 @@
 //! `sweep`: measures many caches on the same text, and stores each result at once.
 
-mod page;
 mod rows;
 
 use super::kept::{self, Kept};
@@ -9,7 +8,7 @@ use super::options::{CALIBRATION, Codecs, ModelOptions};
 use super::perplexity::check_windows;
 use super::profiles::read_profile;
 use crate::codecs::{in_list, parse_budget, parse_spec};
-use crate::console::{Console, is_dash, page_note, wrap};
+use crate::console::{Console, is_dash, wrap};
 use crate::device::Device;
 use crate::failure::{Result, fail};
 use crate::files;
@@ -72,9 +71,6 @@ pub(crate) struct Sweep {
     /// File that keeps the results, so that a later run skips them
     #[arg(long, value_name = "FILE", default_value = "octaplex-sweep.jsonl")]
     rows: PathBuf,
-    /// Write a page with the plots
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
     /// One plot of rate and KL, as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -126,7 +122,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         fail!("--rows -: the results are kept in a file");
     }
     let inputs = options.inputs(sweep.profile.as_deref().into_iter().chain([text.as_path()]));
-    let outputs = [Some(&sweep.rows), sweep.html.as_ref(), sweep.svg.as_ref(), sweep.csv.as_ref()];
+    let outputs = [Some(&sweep.rows), sweep.svg.as_ref(), sweep.csv.as_ref()];
     let console = Console::beside(&inputs, &outputs.map(|path| path.map(PathBuf::as_path)))?;
     let mut kept = Kept::open(&sweep.rows)?;
     let mut cases = cases(sweep)?;
@@ -165,7 +161,7 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
     let find = |kept: &Kept, key: &Value| kept.rows().find_map(|row| outcome_of(row, key));
     let missing = cases.iter().filter(|case| find(&kept, &key(case)).is_none()).count();
     let steps = Reference::steps(&model, *windows);
-    let progress = Progress::shown((missing + usize::from(missing > 0)) * steps, "layers");
+    let progress = Progress::new((missing + usize::from(missing > 0)) * steps, "layers");
     let mut reference = None;
     let mut rows = Vec::new();
     for case in &cases {
@@ -198,21 +194,13 @@ pub(crate) fn run(sweep: &Sweep) -> Result<()> {
         text.display(),
         options.describe()
     );
-    if let Some(path) = &sweep.html {
-        files::write(path, page::page(&model.name, &about, &rows).as_bytes())?;
-    }
     if let Some(path) = &sweep.svg {
         files::write(path, rates::chart(&model.name, &rates_of(&rows)).as_bytes())?;
     }
     if let Some(path) = &sweep.csv {
         files::write(path, &rates::write(&rates_of(&rows))?)?;
     }
-    console.say(&format!(
-        "{}\nRows: {}\n{}\n",
-        table(&about, &rows),
-        sweep.rows.display(),
-        page_note(sweep.html.as_deref())
-    ))
+    console.say(&format!("{}\nRows: {}\n", table(&about, &rows), sweep.rows.display()))
 }
 
 /// Returns the rows in the form of the pictures and CSV files.
@@ -252,14 +240,12 @@ fn outcome_of(row: &Value, key: &Value) -> Option<Outcome> {
     Outcome::from_json(row)
 }
 
-/// Drops the columns that only the page has.
 fn table(about: &str, rows: &[Row]) -> String {
     let columns =
         [("keys", 8), ("bits", 7), ("pages", 7), ("perpl.", 8), ("change", 9), ("KL", 8), ("paged", 8)];
     let mut table = Table::new("KEYS/VALUES", &columns);
     for row in rows {
-        let [cells @ .., _, _] = cells(&row.outcome);
-        table.row(&row.codec, false, &[&[row.keys.name().to_owned()], &cells[..]].concat());
+        table.row(&row.codec, false, &[&[row.keys.name().to_owned()], &cells(&row.outcome)[..]].concat());
     }
     format!("{}\n\n{}\n{LEGEND}", wrap(about), table.text())
 }

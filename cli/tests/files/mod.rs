@@ -36,7 +36,7 @@ fn no_input_is_an_output() {
         fails(&folder, &["encode", "trellis", "x.npy", name], &same);
         fails(&folder, &["encode", "trellis", name, "x.npy"], &same);
         fails(&folder, &["score", "f32", "--query", "q.npy", "--dim", "64", "x.f32", "./q.npy"], &same);
-        for option in ["--json", "--html", "--svg"] {
+        for option in ["--json", "--svg"] {
             fails(&folder, &["compare", "--input", "x.npy", option, name], &same);
         }
         let other =
@@ -46,7 +46,7 @@ fn no_input_is_an_output() {
     fails(&folder, &["decode", "f32", "--dim", "64", "x.f32", "x.f32"], &same);
     fails(&folder, &["score", "f32", "--query", "q.npy", "--dim", "64", "x.f32", "sub/../x.f32"], &same);
     // Outputs that do not exist yet.
-    let twice = ["--codecs", "f16", "--json", "new", "--html", "sub/../new"];
+    let twice = ["--codecs", "f16", "--json", "new", "--svg", "sub/../new"];
     fails(&folder, &twice, &["sub/../new: the same file as the output new"]);
     assert!(!folder.join("new").exists());
     #[cfg(unix)]
@@ -63,7 +63,7 @@ fn no_input_is_an_output() {
         let piped = with_input(&folder, input(), Stdio::piped(), &["encode", "f32", "-", "-"]);
         assert!(piped.status.success() && piped.stdout.len() == 80 * 64 * 4);
         succeeds(&folder, &["encode", "f32", "x.npy", "/dev/null"]);
-        succeeds(&folder, &["--codecs", "f16", "--json", "/dev/null", "--html", "/dev/null"]);
+        succeeds(&folder, &["--codecs", "f16", "--json", "/dev/null", "--svg", "/dev/null"]);
     }
     assert_eq!(["x.npy", "q.npy", "x.f32"].map(read), before);
 }
@@ -185,8 +185,6 @@ fn advice_needs_data() {
         std::fs::write(folder.join("kv.safetensors"), safetensors(&[of("k", k), of("v", v)])).unwrap();
         assert!(advice("kv.safetensors", &[]).contains(&format!("All {zero} are zero: no advice.")));
     }
-    let page = advice("few.npy", &["--html", "page.html"]);
-    assert!(page.contains("Page with plots: page.html") && !page.contains("add --html"), "{page}");
     std::fs::write(folder.join("x.npy"), npy("<f4", "(64, 64)", &values(64 * 64))).unwrap();
     assert!(succeeds(&folder, &["--input", "x.npy"]).contains(" a value take "));
     // A user who gave a budget gets no advice to give one.

@@ -48,7 +48,7 @@ fn no_input_is_an_output() {
         ("perplexity", &["--json", "--write-tokens"]),
         ("generate", &["--json", "--session"]),
         ("needle", &["--json"]),
-        ("sweep", &["--rows", "--html", "--svg", "--csv"]),
+        ("sweep", &["--rows", "--svg", "--csv"]),
     ] {
         for option in options {
             for file in ["./tiny.gguf", "text.txt", if cfg!(unix) { "hard" } else { "text.txt" }] {

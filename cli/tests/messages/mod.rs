@@ -57,6 +57,15 @@ fn mistakes_are_answered_with_what_was_meant() {
         let error = String::from_utf8(octaplex(&folder, arguments).stderr).unwrap();
         assert!(!error.contains("as a value"), "{error}");
     }
+    fails(
+        &folder,
+        &["encode", "--codec", "x"],
+        &["usage: octaplex encode [OPTIONS] <SPEC> <INPUT> <OUTPUT> (see"],
+    );
+    // A word is answered with a command that is like it, if there is one.
+    fails(&folder, &["memroy"], &["did you mean memory? "]);
+    let error = String::from_utf8(octaplex(&folder, &["frobnicate"]).stderr).unwrap();
+    assert!(!error.contains("calibrate") && !error.contains("did you mean"), "{error}");
     // A negative number is a number.
     fails(&folder, &["--budget", "-3"], &["'-3'", "--budget", "bits a value: 0.5 to 32"]);
     fails(&folder, &["compare", "--budget", "-0.5"], &["'-0.5'", "bits a value"]);

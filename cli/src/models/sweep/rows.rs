@@ -17,8 +17,6 @@ pub(crate) enum Preparation {
 }
 
 impl Preparation {
-    pub(crate) const ALL: [Self; 3] = [Self::Plain, Self::Page, Self::Balanced];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -37,7 +35,7 @@ pub(crate) struct Row {
 }
 
 /// The columns of a row after codec and preparation.
-pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
+pub(crate) fn cells(outcome: &Outcome) -> [String; 6] {
     [
         format!("{:.3}", outcome.bits_per_value),
         format!("{:.3}", outcome.bits_per_value_pages),
@@ -45,8 +43,6 @@ pub(crate) fn cells(outcome: &Outcome) -> [String; 8] {
         change(100.0 * (outcome.perplexity / outcome.perplexity_f16 - 1.0)),
         number(outcome.kl_mean),
         outcome.kl_paged.map_or("-".into(), number),
-        number(outcome.kl_p99),
-        format!("{:.2}%", 100.0 * outcome.top1_agreement),
     ]
 }
 
@@ -64,10 +60,6 @@ fn change(percent: f64) -> String {
     let sign = if percent < 0.0 { "" } else { "+" };
     format!("{sign}{}%", rounded(percent, 5, 2))
 }
-
-/// Returns the columns' names.
-pub(crate) const COLUMNS: [&str; 8] =
-    ["bits", "in pages", "perplexity", "change", "KL mean", "KL paged", "KL p99", "top-1"];
 
 #[cfg(test)]
 mod tests {
