@@ -1,4 +1,4 @@
-//! Kernels of [octaplex](https://docs.rs/octaplex) for CPUs and GPUs. **No stability promise; use
+//! Kernels of [octaplex](https://docs.rs/octaplex) for CPUs. **No stability promise; use
 //! `octaplex`.**
 //!
 //! [`Backend`] is a token. Only detection creates one, so holding it proves that the CPU has the
@@ -71,8 +71,6 @@ mod affine;
 mod angles;
 mod blocks;
 mod codes;
-#[cfg(feature = "gpu")]
-pub mod device;
 mod quaternions;
 mod scaled;
 mod signs;

@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 mkdir -p target
 folder=$PWD/target/package.$$
 trap 'rm -rf "$folder"' EXIT
-CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo package -p octaplex-arch -p octaplex --locked --target-dir "$folder" # that it builds
-for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli octaplex-c octaplex-candle; do
+CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo package -p octaplex-arch -p octaplex-device -p octaplex --locked --target-dir "$folder" # that it builds
+for name in octaplex-arch octaplex-device octaplex octaplex-metrics octaplex-files octaplex-cli octaplex-c octaplex-candle; do
   list=$(cargo package -p "$name" --locked --list)
   for file in README.md LICENSE-APACHE LICENSE-MIT; do
     grep -qx "$file" <<<"$list" || { echo "$name has no $file" >&2; exit 1; }
@@ -24,5 +24,5 @@ for name in octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-cli 
 done
 # Copies of the licences are equal to the originals. npm and maturin do not follow links, so there are copies.
 for name in MIT APACHE; do
-  for copy in arch cli files metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
+  for copy in arch arch/device cli files metrics bindings/{c,candle,wasm,python/licenses}; do cmp "LICENSE-$name" "$copy/LICENSE-$name"; done
 done

@@ -44,14 +44,14 @@ TABLE = (
     ("docs/plots/sample.txt", "suite octaplex-cli, wasm"),
     ("docs/plots/*", "suite octaplex-cli"),
     ("docs/* CHANGELOG.md CONTRIBUTING.md SECURITY.md book.toml deny.toml", ""),
-    ("arch/README.md files/README.md bindings/ggml/README.md fuzz/oss-fuzz/*", ""),
+    ("arch/README.md arch/device/README.md files/README.md bindings/ggml/README.md fuzz/oss-fuzz/*", ""),
     ("bindings/candle/README.md", "readme, tests"),
     # Kernels for one instruction set. Other kernels are in the row of all steps: every machine runs them.
     ("arch/*/avx2* arch/*/avx512* arch/registers/amx.rs", X86),
     ("arch/*/neon.rs", ARM),
     ("arch/*/simd128.rs", WASM),
     ("arch/*/wide* arch/registers.rs", f"{X86}, {ARM}, {WASM}"),
-    ("arch/device* src/gpu* tests/gpu*", GPU),
+    ("arch/device/* src/gpu* tests/gpu*", GPU),
     ("arch/tests/*", f"lints, suite, {ARM}, {WASM}"),
     # The library: s390x for the order of bytes, Miri, sizes, panics, and everything that is built on it.
     ("arch/*.rs src/*", "all"),

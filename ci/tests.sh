@@ -12,10 +12,9 @@ cargo test "${models[@]}" --bins --test models --test cache --test qwen2
 cargo test "${models[@]}" --lib -- rows::tests
 cargo test "${models[@]}" --doc
 
-# The host side of GPUs has no loops that need optimising, and the tests of other features are short.
-export CARGO_PROFILE_DEV_OPT_LEVEL=0
-gpu=(-p octaplex -p octaplex-arch --features octaplex/cuda,octaplex/hip,octaplex/rayon,octaplex/serde --locked)
-cargo test "${gpu[@]}" --lib -- device::
+# Kernels for CPUs are those that `ci/suite.sh` has built.
+cargo test -p octaplex-device --features cuda,hip --lib --locked
+gpu=(-p octaplex --features cuda,hip,rayon,serde --locked)
 cargo test "${gpu[@]}" --test gpu --test rayon --test serde
 cargo test "${gpu[@]}" --doc -- gpu
-cargo test -p octaplex-cli -p octaplex-arch --features octaplex-cli/cuda,octaplex-cli/hip --bins --locked -- gpu::
+cargo test -p octaplex-cli --features cuda,hip --bins --locked -- gpu::

@@ -86,6 +86,19 @@ const fn same(a: [i8; 4], b: [i8; 4]) -> bool {
     a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
 }
 
+/// Returns unit·q: four sums of four products, by pairs.
+#[inline(always)]
+#[must_use]
+pub fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    [
+        (a * w - b * x) - (c * y + d * z),
+        (a * x + b * w) + (c * z - d * y),
+        (a * y + c * w) + (d * x - b * z),
+        (a * z + d * w) + (b * y - c * x),
+    ]
+}
+
 /// The layout of a row of coded chunks. Planes are little-endian bit streams, least significant bit
 /// first, and start on a byte.
 ///

@@ -2,6 +2,7 @@
 
 use super::layout::{
     ChunkLayout, INDEX_GRID, MAX_CHUNKS, MAX_ROW, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS,
+    product,
 };
 use crate::codes::scalar::{BitReader, BitWriter};
 use crate::floats::{rint, row_scale, sqrt};
@@ -169,18 +170,6 @@ impl ChunkLayout {
         let without = codes.iter().zip(&*radii).all(|(code, radius)| *radius > 0 || *code == 0);
         without && packed[2..] == row[2..self.flags_at()]
     }
-}
-
-/// Returns unit·q: four sums of four products, by pairs.
-#[inline(always)]
-pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
-    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
-    [
-        (a * w - b * x) - (c * y + d * z),
-        (a * x + b * w) + (c * z - d * y),
-        (a * y + c * w) + (d * x - b * z),
-        (a * z + d * w) + (b * y - c * x),
-    ]
 }
 
 /// Returns the value of one radius step.
