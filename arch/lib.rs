@@ -20,7 +20,7 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(any(feature = "std", test))]
+#[cfg(feature = "std")]
 extern crate std;
 
 // Caches on the heap share pages through `Arc`, which needs compare-and-swap. Cargo builds this
@@ -71,6 +71,8 @@ mod affine;
 mod angles;
 mod blocks;
 mod codes;
+#[doc(hidden)]
+pub mod internals;
 mod quaternions;
 mod scaled;
 mod signs;

@@ -130,7 +130,7 @@ fn arch_knows_shapes() {
         }
         if rest.is_empty() {
             let shared =
-                ["lib", "detect", "dispatch", "environment", "floats", "prefetch", "rows"]
+                ["lib", "detect", "dispatch", "environment", "floats", "internals", "prefetch", "rows"]
                     .contains(&module);
             assert!(shared || SHAPES.contains(&module), "{name} is no module of arch/");
             continue;
