@@ -86,7 +86,7 @@ pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
 pub use environment::with_default_floats;
-pub use floats::{Float, f16_to_f32};
+pub use floats::{Float, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use quaternions::layout as quaternion;
 pub use rows::{MAX_PAGES, Rows};
 pub use scaled::layout::Scaled;

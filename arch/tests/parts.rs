@@ -4,7 +4,7 @@
 
 use octaplex_arch::quaternion::ChunkLayout;
 use octaplex_arch::{
-    Backend, IntQuery, Packing, Rows, hadamard, internals,
+    Backend, IntQuery, Packing, Rows, f16_to_f32, f32_to_bf16, f32_to_f16, hadamard, internals,
 };
 use std::panic::catch_unwind;
 
@@ -148,6 +148,27 @@ fn a_hosts_configuration_of_tiles_is_restored() {
         })
         .join();
         assert_eq!(left.unwrap(), host);
+    }
+}
+
+/// Every f16 and bf16 and what lies around their middles, and floats of all exponents.
+#[test]
+fn conversions_of_floats_round_to_nearest_even() {
+    let step = if cfg!(miri) { 65_537 } else { 251 };
+    let check = |bits: u32| {
+        let x = f32::from_bits(bits);
+        assert_eq!(f32_to_f16(x), half::f16::from_f32(x).to_bits(), "{x:e}");
+        assert_eq!(f32_to_bf16(x), half::bf16::from_f32(x).to_bits(), "{x:e}");
+    };
+    (0..=u32::MAX).step_by(step).for_each(check);
+    for half in (0..=u16::MAX).step_by(step / 250 + 1) {
+        let bits = half::f16::from_bits(half).to_f32().to_bits();
+        assert!(f32::from_bits(bits).is_nan() || f16_to_f32(half).to_bits() == bits, "{half:#x}");
+        for bits in [bits, bits + 0x1000, u32::from(half) << 16, (u32::from(half) << 16) + 0x8000] {
+            for offset in [0, 1, 2, u32::MAX] {
+                check(bits.wrapping_add(offset));
+            }
+        }
     }
 }
 
