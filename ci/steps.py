@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Two lanes run side by side. `here` uses this machine and its compiler, `elsewhere` other machines, compilers and programs.
 # Steps of a lane share what they build.
 LANES = {
-    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "package", "libm"),
+    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "package"),
     "elsewhere": ("fuzz 6", "memory", "cross arm64", "cross s390x", "cross wasm", "cross thumb", "cross no_cas", "cross lints",
                   "wasm", "sizes", "panics", "llama"),
 }
@@ -72,9 +72,9 @@ TABLE = (
     ("fuzz/* tests/fuzz_bodies/* tests/model.rs", "lints, suite, c, fuzz 6"),
     ("tests/specification/*", ""),
     ("tests/snapshots/*", "suite, python, wasm"),
-    ("tests/golden/*", "suite, libm, python"),
-    ("tests/trellis/* tests/common/*", "lints, suite, tests, libm, memory, cross wasm"),
-    ("tests/*", "lints, suite, tests, libm, memory"),
+    ("tests/golden/*", "suite, package, python"),
+    ("tests/trellis/* tests/common/*", "lints, suite, tests, package, memory, cross wasm"),
+    ("tests/*", "lints, suite, tests, package, memory"),
     ("examples/no_alloc/* examples/firmware/*", "cross thumb"),
     ("examples/*.rs", "lints, suite, readme"),
     ("examples/llama/* benches/mca/* benches/peers/* benches/*.py", ""),
@@ -181,8 +181,8 @@ def check():
          "format, lints, suite, c, instructions, fuzz 6 backends c_api, cross s390x"),
         ("arch/registers/neon.rs", "format, suite pages, cross arm64, cross lints"),
         ("arch/device/kernels/attend.cuh", "format, lints, suite pages, tests, hip-on-cpu, python"),
-        ("tests/golden/trellis.hex", "format, suite, python, libm"),
-        ("tests/cache.rs", "format, lints, suite, tests, libm, memory"),
+        ("tests/golden/trellis.hex", "format, suite, python, package"),
+        ("tests/cache.rs", "format, lints, suite, tests, package, memory"),
         ("examples/firmware/src/main.rs", "format, suite pages, cross thumb"),
         ("ci/cross.sh", "format, suite pages, cross arm64, cross s390x, cross wasm, cross thumb, cross no_cas, cross lints"),
         ("ci/panics.txt", "format, suite pages, panics"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of optional features, which the README's command leaves out. Without a GPU, GPU tests say what is missing.
-# `ci/libm.sh` has those without a heap.
+# `ci/package.sh` has those without a heap.
 #
 # usage: ci/tests.sh
 set -euo pipefail
