@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # Two lanes run side by side. `here` uses this machine and its compiler, `elsewhere` other machines, compilers and programs.
 # Steps of a lane share what they build.
 LANES = {
-    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "package"),
+    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "instances", "package"),
     "elsewhere": ("fuzz 6", "memory", "cross arm64", "cross s390x", "cross wasm", "cross thumb", "cross no_cas", "cross lints",
                   "wasm", "sizes", "panics", "llama"),
 }
 ALL = [step for steps in LANES.values() for step in steps]
 
 # Groups of steps. Each row of the table also has `format`, and `suite pages`: these tests read pages and sources.
-X86 = "lints, suite, instructions, fuzz 6 backends"
+X86 = "lints, suite, instructions, instances, fuzz 6 backends"
 WASM = "cross wasm, cross lints, wasm"
 ARM = "cross arm64, cross lints"
 GPU = "lints, tests, hip-on-cpu, python"
@@ -168,7 +168,7 @@ def check():
         assert (ROOT / f"ci/{step.split()[0]}.sh").exists(), f"no script for the step {step}"
         assert any(step == whole or step.startswith(f"{whole} ") for whole in ALL), f"{step} is in no lane"
     every = ", ".join(ALL)
-    x86 = "format, lints, suite, instructions, fuzz 6 backends"
+    x86 = "format, lints, suite, instructions, instances, fuzz 6 backends"
     for paths, expected in (
         ("docs/notes/speed.md CHANGELOG.md", "format, suite pages"),
         ("README.md", "format, suite pages, readme"),
@@ -178,7 +178,7 @@ def check():
          "format, lints, suite pages, suite octaplex-c octaplex-ggml, c, fuzz 6 c_api, cross s390x, llama"),
         ("arch/codes/avx512/score.rs arch/trellis/avx2.rs", x86),
         ("arch/codes/avx512/score.rs bindings/c/src/cache.rs",
-         "format, lints, suite, c, instructions, fuzz 6 backends c_api, cross s390x"),
+         "format, lints, suite, c, instructions, instances, fuzz 6 backends c_api, cross s390x"),
         ("arch/registers/neon.rs", "format, suite pages, cross arm64, cross lints"),
         ("arch/device/kernels/attend.cuh", "format, lints, suite pages, tests, hip-on-cpu, python"),
         ("tests/golden/trellis.hex", "format, suite, python, package"),
