@@ -6,8 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Naming octaplex-arch too enables its default features, as in the README's command, so that it is not built again.
-models=(-p octaplex-cli -p octaplex-candle -p octaplex-arch --features octaplex-cli/models --locked)
+models=(-p octaplex-cli -p octaplex-candle --features octaplex-cli/models --locked)
 cargo test "${models[@]}" --bins --test models --test cache --test qwen2
 cargo test "${models[@]}" --lib -- rows::tests
 cargo test "${models[@]}" --doc
