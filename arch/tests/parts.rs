@@ -316,17 +316,19 @@ fn scales_behind_the_bytes_are_refused() {
 /// Long rows prefetch their own later bytes. Short rows, and rows with `ahead`, do not.
 #[test]
 fn long_rows_prefetch_their_later_bytes() {
+    fn of<'a>(bytes: &'a [u8], ahead: &'a [u8]) -> Rows<'a> {
+        Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead }
+    }
     for backend in Backend::available() {
         let own = internals::prefetches(backend);
         let (ahead, long) = own.unwrap_or((1 << 13, 1 << 16));
         let bytes = vec![0; 66 * (long / 66 + 1)];
-        let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
-        let all = |rows: Rows<'static>| internals::prefetched(backend, &rows, 0, usize::MAX).len();
-        let bytes: &'static [u8] = bytes.leak();
-        assert_eq!(all(of(bytes, &[])), own.map_or(0, |_| bytes.len() - ahead));
+        let all = |rows: Rows| internals::prefetched(backend, &rows, 0, usize::MAX).len();
+        assert_eq!(all(of(&bytes, &[])), own.map_or(0, |_| bytes.len() - ahead));
         assert_eq!(all(of(&bytes[..66 * (long / 66)], &[])), 0);
-        assert_eq!(all(of(bytes, &bytes[..9])), 9);
-        let later = internals::prefetched(backend, &of(bytes, &bytes[ahead..]), 2, 3);
+        assert_eq!(all(of(&bytes, &bytes[..9])), 9);
+        let rows = of(&bytes, &bytes[ahead..]);
+        let later = internals::prefetched(backend, &rows, 2, 3);
         assert_eq!(later.as_ptr(), bytes[ahead + 2 * 66..].as_ptr());
     }
 }
