@@ -182,7 +182,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / dim * pages.rows());
         let (book, pages) = (&Codebook { packing, centroids, scale }, pages.get());
         dispatch!(
-            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
+            self, portable: portable, avx2: avx2<Ymm>, avx512: avx512 + tiles, registers: wide + dots;
             accumulate_codes(book: &Codebook, pages: &[Rows], weights: &[f32], acc: &mut [f32])
         )
     }

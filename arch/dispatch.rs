@@ -19,7 +19,7 @@
 /// - `wide`: generic over registers, of 128 bits on x86-64. `wide<Ymm>`, `wide<Zmm>`: with
 ///   registers of 256 and of 512 bits.
 /// - `avx2<Ymm | Vnni>`: generic over registers of two lanes, the first for AVX2, the second for
-///   AVX-VNNI.
+///   AVX-VNNI. It doubles the machine code, so only scores have the second.
 /// - `avx512 + tiles`: takes an `Option<Tiles>` in front of its arguments, which is `Some` with
 ///   AMX.
 /// - `wide + dots`: compiled once more for ARM CPUs with dot products of bytes.

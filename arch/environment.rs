@@ -111,36 +111,3 @@ mod control {
     /// None is needed.
     pub(super) unsafe fn write(_: Word) {}
 }
-
-#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-mod tests {
-    use super::*;
-    use core::hint::black_box;
-
-    /// An environment that flushes denormals and rounds up.
-    #[cfg(target_arch = "x86_64")]
-    const OTHER: control::Word = 0x1f80 | 0x8040 | 0x4000;
-    #[cfg(target_arch = "aarch64")]
-    const OTHER: control::Word = 1 << 24 | 1 << 22;
-
-    fn is_default() -> bool {
-        let denormal = black_box(f32::MIN_POSITIVE) * black_box(0.5);
-        denormal.to_bits() != 0 && black_box(1.0f32) + black_box(f32::EPSILON / 4.0) == 1.0
-    }
-
-    #[test]
-    fn a_thread_s_own_environment_comes_back() {
-        let before = control::read();
-        // SAFETY: the word is valid. It is reset below, and only the checks run meanwhile.
-        unsafe { control::write(OTHER) };
-        let (outside, inside) = (is_default(), with_default_floats(is_default));
-        let panicked = std::panic::catch_unwind(|| {
-            with_default_floats(|| std::panic::resume_unwind(std::boxed::Box::new(0)))
-        });
-        let after = control::read();
-        // SAFETY: the word was read above.
-        unsafe { control::write(before) };
-        assert!(!outside && inside && panicked.is_err());
-        assert_eq!(after & control::MEANT, OTHER);
-    }
-}

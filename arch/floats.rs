@@ -2,7 +2,6 @@
 //! part of the specification of every shape.
 
 use crate::CHECKED;
-use half::{bf16, f16};
 
 /// Formats of plain floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,7 +87,7 @@ pub(crate) fn sqrt(x: f32) -> f32 {
 #[inline(always)]
 pub(crate) fn row_scale(row: &[u8]) -> f32 {
     let bytes = if CHECKED { [row[0], row[1]] } else { row.first_chunk().copied().unwrap_or_default() };
-    f16::from_le_bytes(bytes).to_f32()
+    f16_to_f32(u16::from_le_bytes(bytes))
 }
 
 /// Converts the bits of an f16 to f32, with operations that every instruction set vectorises.
@@ -109,6 +108,37 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     // A signed comparison of words: SSE2 has no other.
     let ones = if magnitude as i32 >= 0x7c00 << 13 { 0x7f80_0000 } else { 0 };
     f32::from_bits(value.to_bits() | ones | (u32::from(bits & 0x8000) << 16))
+}
+
+/// Converts to the bits of an f16, rounded to nearest even. A NaN stays one.
+#[inline]
+#[must_use]
+pub fn f32_to_f16(x: f32) -> u16 {
+    const INFINITY: u32 = f32::INFINITY.to_bits();
+    let (sign, magnitude) = ((x.to_bits() >> 16) as u16 & 0x8000, x.to_bits() & 0x7fff_ffff);
+    let rounded = if magnitude > INFINITY {
+        0x7e00 | (magnitude >> 13 & 0x3ff)
+    } else if magnitude >= 65_536f32.to_bits() {
+        0x7c00
+    } else if magnitude < (1.0 / 16_384.0f32).to_bits() {
+        // Subnormal. The lowest bit of a half is 2⁻²⁴, and so is that of an f16: the addition rounds.
+        (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits()
+    } else {
+        // The exponent's bias is 112 less. A carry of the mantissa belongs into the exponent.
+        (magnitude - (112 << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13
+    };
+    sign | rounded as u16
+}
+
+/// Converts to the bits of a bf16, rounded to nearest even. A NaN stays one.
+#[inline]
+#[must_use]
+pub fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// Reads little-endian floats.
@@ -139,12 +169,12 @@ pub(crate) fn encode_floats(format: Float, x: &[f32], bytes: &mut [u8]) {
     match format {
         Float::F16 => {
             for (x, b) in x.iter().zip(bytes.as_chunks_mut::<2>().0) {
-                *b = f16::from_f32(*x).to_le_bytes();
+                *b = f32_to_f16(*x).to_le_bytes();
             }
         }
         Float::Bf16 => {
             for (x, b) in x.iter().zip(bytes.as_chunks_mut::<2>().0) {
-                *b = bf16::from_f32(*x).to_le_bytes();
+                *b = f32_to_bf16(*x).to_le_bytes();
             }
         }
         Float::F32 => {

@@ -1,4 +1,4 @@
-//! Kernels of [octaplex](https://docs.rs/octaplex) for CPUs and GPUs. **No stability promise; use
+//! Kernels of [octaplex](https://docs.rs/octaplex) for CPUs. **No stability promise; use
 //! `octaplex`.**
 //!
 //! [`Backend`] is a token. Only detection creates one, so holding it proves that the CPU has the
@@ -20,7 +20,7 @@
 
 #[cfg(feature = "alloc")]
 extern crate alloc;
-#[cfg(any(feature = "std", test))]
+#[cfg(feature = "std")]
 extern crate std;
 
 // Caches on the heap share pages through `Arc`, which needs compare-and-swap. Cargo builds this
@@ -71,8 +71,8 @@ mod affine;
 mod angles;
 mod blocks;
 mod codes;
-#[cfg(feature = "gpu")]
-pub mod device;
+#[doc(hidden)]
+pub mod internals;
 mod quaternions;
 mod scaled;
 mod signs;
@@ -86,7 +86,7 @@ pub use blocks::layout::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 pub use codes::layout::{IntQuery, Packing};
 pub use detect::Backend;
 pub use environment::with_default_floats;
-pub use floats::{Float, f16_to_f32};
+pub use floats::{Float, f16_to_f32, f32_to_bf16, f32_to_f16};
 pub use quaternions::layout as quaternion;
 pub use rows::{MAX_PAGES, Rows};
 pub use scaled::layout::Scaled;

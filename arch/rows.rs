@@ -1,7 +1,7 @@
 //! Rows of bytes at equal distances, the input of most kernels.
 
 #[cfg(target_arch = "x86_64")]
-mod blocks;
+pub(crate) mod blocks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::*;
 
@@ -335,53 +335,6 @@ pub(crate) fn give_back(order: &[u16], sums: &[f32], acc: &mut [f32]) {
     for (sum, coordinate) in sums.iter().zip(order) {
         if let Some(acc) = acc.get_mut(usize::from(*coordinate)) {
             *acc = *sum;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::vec;
-
-    /// Scales beyond the bytes are not read, even if there is memory.
-    #[test]
-    fn scales_behind_the_bytes_are_refused() {
-        for (length, fits) in [(3, false), (4, true)] {
-            let bytes = &[0; 8][..length];
-            let rows = Rows { bytes, stride: 2, len: 1, dim: 8, scales: None, ahead: &[] };
-            assert_eq!(rows.count(), 2);
-            let read = std::panic::catch_unwind(|| rows.read_scales(0, &mut [0.0; 2]));
-            assert_eq!(read.is_ok(), fits, "{length} bytes");
-            #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
-            assert_eq!(rows.halves::<2>(0).is_some(), fits, "{length} bytes");
-        }
-    }
-
-    /// There must be as many separate scales as rows.
-    #[test]
-    fn too_few_or_too_many_scales_are_refused() {
-        for (count, fits) in [(1, false), (2, true), (3, false)] {
-            let scales = Some(&[0.0; 3][..count]);
-            let rows = Rows { bytes: &[0; 4], stride: 2, len: 2, dim: 8, scales, ahead: &[] };
-            let checked = std::panic::catch_unwind(|| rows.check(2));
-            assert_eq!(checked.is_ok(), fits, "{count} scales");
-        }
-    }
-
-    /// Long rows prefetch their own later bytes. Short rows, and rows with `ahead`, do not.
-    #[test]
-    fn long_rows_prefetch_their_later_bytes() {
-        let bytes = vec![0; 66 * (LONG / 66 + 1)];
-        let of = |bytes, ahead| Rows { bytes, stride: 66, len: 66, dim: 128, scales: None, ahead };
-        for backend in Backend::available() {
-            let ahead_of = |bytes, ahead| of(bytes, ahead).prefetch(backend).ahead;
-            let own: &[u8] = if backend.prefetches_by_blocks() { &bytes[AHEAD..] } else { &[] };
-            assert_eq!(ahead_of(&bytes, &[]).len(), own.len());
-            assert!(ahead_of(&bytes[..66 * (LONG / 66)], &[]).is_empty());
-            assert_eq!(ahead_of(&bytes, &bytes[..9]).len(), 9);
-            let later = of(&bytes, &bytes[AHEAD..]).some(2, 3).ahead;
-            assert_eq!(later.as_ptr(), bytes[AHEAD + 2 * 66..].as_ptr());
         }
     }
 }

@@ -80,7 +80,7 @@ impl Backend {
         contract!(weights.len() == acc.len() / dim * pages.rows());
         let pages = pages.get();
         dispatch!(
-            self, portable: portable, avx2: avx2<Ymm | Vnni>, avx512: avx512 + tiles, registers: wide + dots;
+            self, portable: portable, avx2: avx2<Ymm>, avx512: avx512 + tiles, registers: wide + dots;
             accumulate_trellis(book: &TrellisCodebook, pages: &[Rows], scale: f32, weights: &[f32], acc: &mut [f32])
         )
     }

@@ -90,7 +90,7 @@ arm64() {
   qemu-aarch64-static -cpu cortex-a53 "$CARGO_TARGET_DIR/engine-aarch64-linux-gnu-g++" | tee "$CARGO_TARGET_DIR/engine"
   "$CARGO_TARGET_DIR/engine-g++" | diff "$CARGO_TARGET_DIR/engine" -
   # Each long test has one thread. They run side by side, and their outputs follow one another.
-  local kernels=(-p octaplex-arch --features std,alloc --lib --test contract) newer=$CARGO_TARGET_DIR/newer
+  local kernels=(-p octaplex-arch --features std,alloc --test parts --test contract) newer=$CARGO_TARGET_DIR/newer
   # The tests with guard pages compare kernels with the specification too. `layout` loads rows of every width.
   run_arm64 cortex-a76 neon,neon-dotprod "${kernels[@]}" --test guards --test layout >"$newer" 2>&1 &
   run_arm64 cortex-a53 neon "${kernels[@]}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the library builds without codecs, with a heap and without, and with each family of codecs alone. Tests the error
-# for a codec that the build lacks. All other scripts build every family. `ci/lints.sh` runs this script.
+# Checks that the library builds without codecs, with a heap and without, and with each family of codecs alone. All other scripts
+# build every family. `ci/package.sh` tests the error for a codec that the build lacks. `ci/lints.sh` runs this script.
 #
 # usage: ci/features.sh
 set -euo pipefail
@@ -14,4 +14,3 @@ lint() { # lint FEATURES
 lint ""
 lint octaplex/alloc
 for family in $families; do lint "octaplex/alloc,octaplex/$family"; done
-CARGO_PROFILE_DEV_OPT_LEVEL=0 cargo test -p octaplex --no-default-features --features alloc,trellis --test features --locked

@@ -43,7 +43,7 @@ binary=
 if [[ -n $kit && -x $kit/gpu-tests ]]; then
   binary=$kit/gpu-tests
 elif command -v cargo >/dev/null; then
-  binary=$(cargo test -p octaplex -p octaplex-arch --features octaplex/cuda --test gpu --locked --no-run 2>&1 | tee /dev/stderr \
+  binary=$(cargo test -p octaplex --features cuda --test gpu --locked --no-run 2>&1 | tee /dev/stderr \
     | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 else
   lack "no cargo: Rust's tests do not run"

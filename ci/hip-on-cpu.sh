@@ -16,8 +16,8 @@ g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libamdhip64.s
   ci/hip-on-cpu/stand_in.cpp -o "$folder/lib/libamdhip64.so" -ldl
 cp "$folder/lib/libamdhip64.so" "$folder/lib/libhiprtc.so"
 export ROCM_PATH=$folder OCTAPLEX_CACHE=$folder/images OCTAPLEX_REQUIRE=hip
-export CARGO_PROFILE_DEV_OPT_LEVEL=0 # with it, and with these features, ci/tests.sh has built the tests
-gpu() { cargo test -p octaplex -p octaplex-arch --features octaplex/cuda,octaplex/hip,octaplex/rayon,octaplex/serde --test gpu --locked -- "$@"; }
+# With these features, ci/tests.sh has built the tests.
+gpu() { cargo test -p octaplex --features cuda,hip,rayon,serde --test gpu --locked -- "$@"; }
 if (($#)); then
   gpu "$@"
   exit

@@ -19,5 +19,5 @@ features=octaplex/rayon,octaplex/serde,octaplex/cuda,octaplex/hip,octaplex-cli/c
 all=(--workspace --features "$features" --locked)
 cargo clippy "${all[@]}" --all-targets -- -D warnings
 ci/features.sh
-cargo clippy -p octaplex -p octaplex-arch --features octaplex/hip --locked -- -D warnings # without CUDA
+cargo clippy -p octaplex -p octaplex-device --features octaplex/hip --locked -- -D warnings # without CUDA
 RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps

@@ -15,7 +15,7 @@ all=(sources x86_64-linux aarch64-linux x86_64-windows aarch64-macos)
 root=$PWD dist=$PWD/target/dist tools=$PWD/target/release-tools
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # In the order in which crates.io must get them: each after those that it needs.
-crates=(octaplex-arch octaplex octaplex-metrics octaplex-files octaplex-candle octaplex-cli octaplex-c)
+crates=(octaplex-arch octaplex-device octaplex octaplex-metrics octaplex-files octaplex-candle octaplex-cli octaplex-c)
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 same_version() { # fails if a manifest has another version

@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # Two lanes run side by side. `here` uses this machine and its compiler, `elsewhere` other machines, compilers and programs.
 # Steps of a lane share what they build.
 LANES = {
-    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "package", "libm"),
+    "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "instances", "package"),
     "elsewhere": ("fuzz 6", "memory", "cross arm64", "cross s390x", "cross wasm", "cross thumb", "cross no_cas", "cross lints",
                   "wasm", "sizes", "panics", "llama"),
 }
 ALL = [step for steps in LANES.values() for step in steps]
 
 # Groups of steps. Each row of the table also has `format`, and `suite pages`: these tests read pages and sources.
-X86 = "lints, suite, instructions, fuzz 6 backends"
+X86 = "lints, suite, instructions, instances, fuzz 6 backends"
 WASM = "cross wasm, cross lints, wasm"
 ARM = "cross arm64, cross lints"
 GPU = "lints, tests, hip-on-cpu, python"
@@ -44,14 +44,14 @@ TABLE = (
     ("docs/plots/sample.txt", "suite octaplex-cli, wasm"),
     ("docs/plots/*", "suite octaplex-cli"),
     ("docs/* CHANGELOG.md CONTRIBUTING.md SECURITY.md book.toml deny.toml", ""),
-    ("arch/README.md files/README.md bindings/ggml/README.md fuzz/oss-fuzz/*", ""),
+    ("arch/README.md arch/device/README.md files/README.md bindings/ggml/README.md fuzz/oss-fuzz/*", ""),
     ("bindings/candle/README.md", "readme, tests"),
     # Kernels for one instruction set. Other kernels are in the row of all steps: every machine runs them.
     ("arch/*/avx2* arch/*/avx512* arch/registers/amx.rs", X86),
     ("arch/*/neon.rs", ARM),
     ("arch/*/simd128.rs", WASM),
     ("arch/*/wide* arch/registers.rs", f"{X86}, {ARM}, {WASM}"),
-    ("arch/device* src/gpu* tests/gpu*", GPU),
+    ("arch/device/* src/gpu* tests/gpu*", GPU),
     ("arch/tests/*", f"lints, suite, {ARM}, {WASM}"),
     # The library: s390x for the order of bytes, Miri, sizes, panics, and everything that is built on it.
     ("arch/*.rs src/*", "all"),
@@ -72,9 +72,9 @@ TABLE = (
     ("fuzz/* tests/fuzz_bodies/* tests/model.rs", "lints, suite, c, fuzz 6"),
     ("tests/specification/*", ""),
     ("tests/snapshots/*", "suite, python, wasm"),
-    ("tests/golden/*", "suite, libm, python"),
-    ("tests/trellis/* tests/common/*", "lints, suite, tests, libm, memory, cross wasm"),
-    ("tests/*", "lints, suite, tests, libm, memory"),
+    ("tests/golden/*", "suite, package, python"),
+    ("tests/trellis/* tests/common/*", "lints, suite, tests, package, memory, cross wasm"),
+    ("tests/*", "lints, suite, tests, package, memory"),
     ("examples/no_alloc/* examples/firmware/*", "cross thumb"),
     ("examples/*.rs", "lints, suite, readme"),
     ("examples/llama/* benches/mca/* benches/peers/* benches/*.py", ""),
@@ -168,7 +168,7 @@ def check():
         assert (ROOT / f"ci/{step.split()[0]}.sh").exists(), f"no script for the step {step}"
         assert any(step == whole or step.startswith(f"{whole} ") for whole in ALL), f"{step} is in no lane"
     every = ", ".join(ALL)
-    x86 = "format, lints, suite, instructions, fuzz 6 backends"
+    x86 = "format, lints, suite, instructions, instances, fuzz 6 backends"
     for paths, expected in (
         ("docs/notes/speed.md CHANGELOG.md", "format, suite pages"),
         ("README.md", "format, suite pages, readme"),
@@ -178,11 +178,11 @@ def check():
          "format, lints, suite pages, suite octaplex-c octaplex-ggml, c, fuzz 6 c_api, cross s390x, llama"),
         ("arch/codes/avx512/score.rs arch/trellis/avx2.rs", x86),
         ("arch/codes/avx512/score.rs bindings/c/src/cache.rs",
-         "format, lints, suite, c, instructions, fuzz 6 backends c_api, cross s390x"),
+         "format, lints, suite, c, instructions, instances, fuzz 6 backends c_api, cross s390x"),
         ("arch/registers/neon.rs", "format, suite pages, cross arm64, cross lints"),
         ("arch/device/kernels/attend.cuh", "format, lints, suite pages, tests, hip-on-cpu, python"),
-        ("tests/golden/trellis.hex", "format, suite, python, libm"),
-        ("tests/cache.rs", "format, lints, suite, tests, libm, memory"),
+        ("tests/golden/trellis.hex", "format, suite, python, package"),
+        ("tests/cache.rs", "format, lints, suite, tests, package, memory"),
         ("examples/firmware/src/main.rs", "format, suite pages, cross thumb"),
         ("ci/cross.sh", "format, suite pages, cross arm64, cross s390x, cross wasm, cross thumb, cross no_cas, cross lints"),
         ("ci/panics.txt", "format, suite pages, panics"),

@@ -6,7 +6,7 @@
 #        ci/tool.sh tiny_model MODEL TEXT
 set -euo pipefail
 root=$(realpath "$(dirname "$0")/..")
-cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p octaplex-cli -p octaplex-candle -p octaplex-arch --features octaplex-cli/models \
+cargo build --quiet --locked --manifest-path "$root/Cargo.toml" -p octaplex-cli -p octaplex-candle --features octaplex-cli/models \
   --bin octaplex --example tiny_model
 built=${CARGO_TARGET_DIR:-$root/target}/debug
 [[ $1 == octaplex ]] || built+=/examples

@@ -80,15 +80,13 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
+use octaplex_device::{Attention, Paged, Queries, Sequence, Shape, WIDTHS};
 use outliers::Apart;
 use step::Stepped;
 
 pub use error::Error;
 pub use octaplex_arch::Float;
-pub use octaplex_arch::device::{
-    CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor,
-};
+pub use octaplex_device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor};
 
 /// Largest page table of one sequence, in pages of at least 64 tokens: 64 million tokens. A layer that
 /// starts larger has a larger table.

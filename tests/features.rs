@@ -1,4 +1,4 @@
-//! Tests the errors of a build without some codecs. `ci/features.sh` runs it with several sets of features.
+//! Tests the errors of a build without some codecs. `ci/package.sh` runs it with one family.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
 use octaplex::codecs::{AnyCodec, HeadId};

@@ -1,7 +1,7 @@
 //! The layout of rows of integers with a scale, and perhaps a zero, for each group.
 
 use crate::codes::layout::Packing;
-use half::f16;
+use crate::floats::f16_to_f32;
 
 /// Rows of integers with a scale (and a zero) for each group. Scales and zeros are f16.
 ///
@@ -57,7 +57,7 @@ impl Affine {
     /// Returns the scale and the zero of a group. The zero of symmetric rows is 0.
     #[inline(always)]
     pub(crate) fn scale_and_zero(&self, row: &[u8], group: usize) -> (f32, f32) {
-        let f16_at = |i: usize| f16::from_le_bytes([row[2 * i], row[2 * i + 1]]).to_f32();
+        let f16_at = |i: usize| f16_to_f32(u16::from_le_bytes([row[2 * i], row[2 * i + 1]]));
         if self.asymmetric { (f16_at(2 * group), f16_at(2 * group + 1)) } else { (f16_at(group), 0.0) }
     }
 }

@@ -1,10 +1,9 @@
 //! The specification of small blocks: 32 values with 2-bit codes, a bit plane, and an f16 scale
 //! that fits the largest value.
 
-use crate::floats::f16_to_f32;
+use crate::floats::{f16_to_f32, f32_to_f16};
 use crate::vectors::scalar::{accumulate_rows, dot, max_abs, score_rows};
 use crate::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
-use half::f16;
 
 /// Quantises each 32 values: scale = max|x| / largest centroid, and code = the number of thresholds
 /// that are not above x/scale.
@@ -45,7 +44,7 @@ fn quantize_with<const N: usize, const T: usize>(
         }
         block[..8].copy_from_slice(&low.to_le_bytes());
         block[8..12].copy_from_slice(&plane.to_le_bytes());
-        block[12..].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+        block[12..].copy_from_slice(&f32_to_f16(scale).to_le_bytes());
     }
 }
 

@@ -13,7 +13,7 @@ mod hip;
 mod order;
 mod thread;
 
-pub(in crate::device) use graph::Graph;
+pub(crate) use graph::Graph;
 pub use graph::Recording;
 pub use order::CallerStream;
 pub(super) use order::Event;

@@ -1,9 +1,9 @@
 //! Encodes rows as pages on the GPU.
 
 use super::compile::{Numbers, Source, load};
-use super::driver::{Buffer, Kernels, time};
+use super::driver::{Buffer, time};
 use super::failure::Failure;
-use super::held::Incoming;
+use super::held::{Encoder, Incoming, Part};
 use super::inputs::Rows;
 use super::layout::{Encode, SLOT_TOKENS};
 use super::paged::Paged;
@@ -17,22 +17,6 @@ const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 pub const AT_ONCE: usize = 1 << 27;
 /// Numbers in `refused` of each page, head and side: its centre, then at most 256 rows.
 const REFUSABLE: u32 = 256 + 1;
-
-/// A kernel that encodes a part of each row.
-#[derive(Debug)]
-pub(super) struct Encoder {
-    kernels: Arc<Kernels>,
-    kernel: usize,
-    part: Part,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    Keys,
-    Values,
-    /// A half of the channels of keys, by number.
-    Half(usize),
-}
 
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

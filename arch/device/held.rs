@@ -1,7 +1,8 @@
-//! Buffers that a layer on the GPU owns. `Paged` holds them; its methods are in the files that use the
+//! Buffers and kernels that a layer on the GPU owns. `Paged` holds them; its methods are in the files that use the
 //! buffers.
 
 use super::driver::{Buffer, Kernels};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use std::sync::Mutex;
 
@@ -45,6 +46,23 @@ pub(super) struct Incoming {
     pub(super) slots: Buffer<u32>,
     pub(super) front: Buffer<f32>,
     pub(super) refused: Buffer<u32>,
+}
+
+/// A kernel that encodes a part of each row.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    pub(super) kernels: Arc<Kernels>,
+    pub(super) kernel: usize,
+    pub(super) part: Part,
+}
+
+/// The part of each row that a kernel encodes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Keys,
+    Values,
+    /// A half of the channels of keys, by number.
+    Half(usize),
 }
 
 /// The kernels on callers' rows, and their results.

@@ -1,7 +1,7 @@
 //! The arguments of a caller: slices and rows in the GPU's memory, and rows of tokens to append.
 
-use crate::Float;
 use core::ops::Range;
+use octaplex_arch::Float;
 
 /// A caller's floats in the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@
 
 use super::compile::{Numbers, Source, load};
 use super::driver::{Buffer, Device, Event, Kernels, Stream};
-use super::encode::Encoder;
 use super::failure::{Failure, Vendor};
-use super::held::{Biases, Held, Incoming, RowKernels, Work};
+use super::held::{Biases, Encoder, Held, Incoming, RowKernels, Work};
 use super::inputs::DeviceSlice;
 use super::layout::{Params, SLOT_TOKENS, Sequence, Shape, WIDTHS, words_of};
 use super::lists::{LIST_WORDS, Lists};

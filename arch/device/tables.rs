@@ -2,11 +2,11 @@
 
 mod small;
 
-use crate::quaternions::layout::ChunkLayout;
-use crate::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::iter;
+use octaplex_arch::quaternion::ChunkLayout;
+use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, Packing, Search, TrellisCodebook, TripletLayout};
 
 /// The code of a row of keys or of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -529,8 +529,8 @@ impl Tables {
         let scale = 32766.0 / most;
         let mut entries: Vec<u32> =
             directions.iter().map(|direction| u32::from_le_bytes(direction.map(|x| x as u8))).collect();
-        entries.extend(layout.radii.iter().map(|radius| libm::rintf(radius * scale * 256.0) as u32));
-        entries.extend(rest.map(|x| ((libm::rintf(x * scale) as i32) << 8) as u32));
+        entries.extend(layout.radii.iter().map(|radius| (radius * scale * 256.0).round_ties_even() as u32));
+        entries.extend(rest.map(|x| (((x * scale).round_ties_even() as i32) << 8) as u32));
         if layout.rest_bits == 0 {
             entries.push(0);
         }
@@ -652,7 +652,7 @@ mod tests {
                 let shape = CodeShape::Paths([history, levels]);
                 let bits = usize::from(levels).next_power_of_two().trailing_zeros() as usize;
                 numbers.push(shape.number());
-                for dim in super::super::layout::WIDTHS {
+                for dim in crate::layout::WIDTHS {
                     let path = dim / 8;
                     let packed = match levels {
                         1 => 0,
@@ -693,7 +693,7 @@ mod tests {
         ] {
             let Tables { shape, entries, search, .. } = tables(levels, 7).expect("centroids of a byte");
             assert_eq!((shape.number(), shape.in_rows()), (number, false), "{levels} levels");
-            for dim in super::super::layout::WIDTHS {
+            for dim in crate::layout::WIDTHS {
                 let radix = levels as usize >> raw;
                 let last = radix.pow((dim % group) as u32).next_power_of_two().trailing_zeros() as usize;
                 let digits = (dim / group * group_bits + last).div_ceil(8);

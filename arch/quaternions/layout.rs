@@ -86,6 +86,19 @@ const fn same(a: [i8; 4], b: [i8; 4]) -> bool {
     a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
 }
 
+/// Returns unit·q: four sums of four products, by pairs.
+#[inline(always)]
+#[must_use]
+pub fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
+    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
+    [
+        (a * w - b * x) - (c * y + d * z),
+        (a * x + b * w) + (c * z - d * y),
+        (a * y + c * w) + (d * x - b * z),
+        (a * z + d * w) + (b * y - c * x),
+    ]
+}
+
 /// The layout of a row of coded chunks. Planes are little-endian bit streams, least significant bit
 /// first, and start on a byte.
 ///
@@ -120,7 +133,7 @@ pub struct ChunkLayout {
 /// `mulhi(4·code, reciprocal) >> shift` is the unit of every code below 24·S, where `mulhi` is the
 /// upper 16 of 32 bits. The remainder is the member.
 #[cfg(target_arch = "x86_64")]
-pub(crate) const fn unit_reciprocal(members: u8) -> (u16, u32) {
+pub const fn unit_reciprocal(members: u8) -> (u16, u32) {
     let mut shift = 0;
     while (1u32 << (15 + shift)).div_ceil(members as u32) < 1 << 16 {
         shift += 1;
@@ -317,19 +330,5 @@ impl<'a> QuaternionIndex<'a> {
     /// padding excluded.
     pub(crate) fn tables(&self) -> (&'a [u32; INDEX_CELLS], &'a [u8]) {
         (self.cells, self.lists)
-    }
-}
-
-#[cfg(all(test, target_arch = "x86_64"))]
-mod tests {
-    #[test]
-    fn units_by_reciprocals_are_exact() {
-        for members in 1..=u8::MAX {
-            let (reciprocal, shift) = super::unit_reciprocal(members);
-            for code in 0..24 * u32::from(members) {
-                let unit = ((4 * code * u32::from(reciprocal)) >> 16) >> shift;
-                assert_eq!(unit, code / u32::from(members), "code {code} of {members} members");
-            }
-        }
     }
 }

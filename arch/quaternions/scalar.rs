@@ -2,6 +2,7 @@
 
 use super::layout::{
     ChunkLayout, INDEX_GRID, MAX_CHUNKS, MAX_ROW, QuaternionIndex, QuaternionSet, RadiusSteps, TURNS, UNITS,
+    product,
 };
 use crate::codes::scalar::{BitReader, BitWriter};
 use crate::floats::{rint, row_scale, sqrt};
@@ -126,7 +127,7 @@ fn digits(digit: u16) -> [u8; 2] {
 /// Reads what [`pack_chunks`] wrote. Any bytes are allowed: digits count modulo 3, and codes above
 /// the last one become the last one.
 #[inline(always)]
-pub(crate) fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16], radii: &mut [u8]) {
+pub fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16], radii: &mut [u8]) {
     let raw_bits = layout.raw_bits();
     let mut raw = BitReader::new(&row[2..layout.digits_at()]);
     for code in codes.iter_mut() {
@@ -169,18 +170,6 @@ impl ChunkLayout {
         let without = codes.iter().zip(&*radii).all(|(code, radius)| *radius > 0 || *code == 0);
         without && packed[2..] == row[2..self.flags_at()]
     }
-}
-
-/// Returns unit·q: four sums of four products, by pairs.
-#[inline(always)]
-pub(crate) fn product(unit: &[f32; 4], q: &[f32; 4]) -> [f32; 4] {
-    let ([a, b, c, d], [w, x, y, z]) = (*unit, *q);
-    [
-        (a * w - b * x) - (c * y + d * z),
-        (a * x + b * w) + (c * z - d * y),
-        (a * y + c * w) + (d * x - b * z),
-        (a * z + d * w) + (b * y - c * x),
-    ]
 }
 
 /// Returns the value of one radius step.
@@ -325,42 +314,4 @@ fn cell_of(u: &[f32; 4]) -> usize {
     let y_step = step((a * y - c * w) + (b * z - d * x));
     let z_step = step((a * z - d * w) + (c * x - b * y));
     (x_step * INDEX_GRID + y_step) * INDEX_GRID + z_step
-}
-
-#[cfg(all(test, feature = "alloc"))]
-mod packing {
-    use super::*;
-    use alloc::vec;
-
-    /// Rows are packed as they are written. With other bits they are not, except where these are a
-    /// code's or a radius's.
-    #[test]
-    fn other_bytes_are_not_packed() {
-        for (members, radius_bits, radix, chunks) in
-            [(96, 4, true, 32), (3, 2, true, 15), (192, 3, true, 20), (255, 6, false, 33), (1, 5, false, 16)]
-        {
-            let layout = ChunkLayout { chunks, members, radius_bits, radix, flags: false };
-            let codes: vec::Vec<u16> =
-                (0..chunks).map(|i| (i as u32 * 977 % layout.codes()) as u16).collect();
-            let mut radii = vec![layout.radius_limit(); chunks];
-            let mut row = vec![0x5a; layout.row_bytes()];
-            pack_chunks(&layout, &codes, &radii, &mut row);
-            assert!(layout.is_packed(&row) && !layout.is_packed(&row[1..]));
-            let (mut others, mut back, mut lengths) = (0, vec![0; chunks], vec![0; chunks]);
-            for bit in 16..8 * row.len() {
-                row[bit / 8] ^= 1 << (bit % 8);
-                unpack_chunks(&layout, &row, &mut back, &mut lengths);
-                let mut again = row.clone();
-                pack_chunks(&layout, &back, &lengths, &mut again);
-                let without = back.iter().zip(&lengths).any(|(code, radius)| *radius == 0 && *code > 0);
-                assert_eq!(layout.is_packed(&row), again == row && !without, "{members} members, bit {bit}");
-                others += usize::from(!layout.is_packed(&row));
-                row[bit / 8] ^= 1 << (bit % 8);
-            }
-            assert!(others > 0 || !radix, "{members} members: {others}");
-            radii[1] = 0;
-            pack_chunks(&layout, &codes, &radii, &mut row);
-            assert!(!layout.is_packed(&row), "a direction without a radius");
-        }
-    }
 }

@@ -5,8 +5,7 @@
 
 use super::layout::VALUES;
 use crate::Scaled;
-use crate::floats::{RINT_MAGIC, f16_to_f32};
-use half::f16;
+use crate::floats::{RINT_MAGIC, f16_to_f32, f32_to_f16};
 
 /// Quantises blocks. Returns whether all scales are finite as f16.
 #[inline(always)]
@@ -61,8 +60,8 @@ fn each<const BYTES: usize>(
     let mut finite = true;
     for (x, block) in x.as_chunks().0.iter().zip(bytes.as_chunks_mut::<BYTES>().0) {
         let (head, rest) = block.split_at_mut(2);
-        let scale = f16::from_f32(quantize(x, rest));
-        finite &= scale.is_finite();
+        let scale = f32_to_f16(quantize(x, rest));
+        finite &= scale & 0x7c00 != 0x7c00;
         head.copy_from_slice(&scale.to_le_bytes());
     }
     finite

@@ -1,5 +1,5 @@
 //! Every available backend equals the specification bit for bit. With
-//! `OCTAPLEX_REQUIRE=avx2,avx512`, a missing backend is an error (`detect.rs`).
+//! `OCTAPLEX_REQUIRE=avx2,avx512`, a missing backend is an error (`parts.rs`).
 
 extern crate alloc;
 

@@ -210,37 +210,3 @@ fn strided_12(signs: &Signs<12>, x: &mut [f32]) {
         *run = y;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn assert_hadamard<const N: usize>(signs: &Signs<N>) {
-        for a in 0..N {
-            for b in 0..N {
-                let differing = (0..N).filter(|&row| signs.mask(a, row) != signs.mask(b, row)).count();
-                assert_eq!(differing, if a == b { 0 } else { N / 2 }, "order {N}: columns {a} and {b}");
-            }
-        }
-    }
-
-    #[test]
-    fn columns_are_orthogonal() {
-        for transpose in 0..2 {
-            assert_hadamard(&H12[transpose]);
-            assert_hadamard(&H20[transpose]);
-            assert_hadamard(&H28[transpose]);
-        }
-    }
-
-    #[test]
-    fn offered_widths_have_a_base() {
-        for (width, expected) in
-            [(32, 1), (80, 20), (96, 12), (112, 28), (160, 20), (192, 12), (512, 1), (576, 144)]
-        {
-            assert_eq!(base(width), Some(expected), "width {width}");
-        }
-        assert_eq!(base(100), None);
-        assert_eq!(base(0), None);
-    }
-}

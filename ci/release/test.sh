@@ -40,7 +40,7 @@ crates() { # a program on the packaged crates; the tool from them
   for name in "$dist"/crates/*.crate; do tar -xzf "$name" -C "$place/crates"; done
   printf '[package]\nname = "user"\nversion = "0.0.0"\nedition = "2024"\n[workspace]\n[dependencies]\noctaplex = "%s"\n[profile.dev]\nopt-level = 1\n[patch.crates-io]\n' \
     "$version" >"$place/user/Cargo.toml"
-  for name in octaplex octaplex-arch octaplex-files octaplex-metrics octaplex-candle; do
+  for name in octaplex octaplex-arch octaplex-device octaplex-files octaplex-metrics octaplex-candle; do
     echo "$name = { path = \"../crates/$name-$version\" }" >>"$place/user/Cargo.toml"
   done
   ci/printed.sh README.md rust - >"$place/user/src/main.rs"

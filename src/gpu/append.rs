@@ -19,8 +19,8 @@ use crate::rows::Floats;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{AT_ONCE, Input, InvalidRow, Rows};
 use octaplex_arch::{Float, MAX_DIM};
+use octaplex_device::{AT_ONCE, Input, InvalidRow, Rows};
 
 impl Layer {
     /// Appends tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type.

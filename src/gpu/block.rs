@@ -6,7 +6,7 @@ use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{Attention, CallerStream, DeviceSlice, Queries, QueryBlock};
+use octaplex_device::{Attention, CallerStream, DeviceSlice, Queries, QueryBlock};
 
 impl Layer {
     /// Checks queries of some sequences, \[sequences]\[query heads]\[queries]\[width], and returns what

@@ -21,11 +21,11 @@ use crate::page::{FEW, Spread, store_mean, tame};
 use crate::{Backend, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::device::{CellPool, Device, WIDTHS};
 use octaplex_arch::{Float, MAX_DIM};
+use octaplex_device::{CellPool, Device, WIDTHS};
 
 pub use book::{Book, PAGE, Settled};
-pub use octaplex_arch::device::{Address, Area, CellAttention, CellPlan, MOST_QUERIES, Scratch, Write};
+pub use octaplex_device::{Address, Area, CellAttention, CellPlan, MOST_QUERIES, Scratch, Write};
 
 /// Pages that decide the balance, at most.
 const DECIDING: usize = 8;

@@ -6,7 +6,7 @@ use crate::Attend;
 use crate::cache::Center;
 use crate::cache::window::surely_short;
 use core::ops::Range;
-use octaplex_arch::device::{CallerStream, DeviceRows, DeviceSlice, Input, Queries};
+use octaplex_device::{CallerStream, DeviceRows, DeviceSlice, Input, Queries};
 
 /// Checks that rows lie within their memory, and that kernels can read them.
 pub(super) fn check_rows(rows: &DeviceRows, heads: usize, dim: usize) -> Result<(), Error> {

@@ -12,8 +12,8 @@ use crate::{Backend, CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
-use octaplex_arch::device::{Input, WIDTHS};
 use octaplex_arch::{BLOCK_BYTES, Float, Packing};
+use octaplex_device::{Input, WIDTHS};
 
 /// Bytes of pages on the host at a time, if they are more than one page.
 const AT_ONCE: usize = 1 << 24;

@@ -4,7 +4,7 @@ use super::{Error, Layer, is_block, refuse};
 use crate::Attend;
 use crate::codec::check_values;
 use alloc::vec::Vec;
-use octaplex_arch::device::{Paged, Step};
+use octaplex_device::{Paged, Step};
 
 impl Layer {
     /// Captures a decode step with these options as a graph.

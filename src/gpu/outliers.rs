@@ -15,7 +15,7 @@ use crate::codec::outliers::{Outliers, Page};
 use crate::{CodecSpec, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::device::Outlier;
+use octaplex_device::Outlier;
 
 /// Bytes of a page's position.
 const POSITION: usize = 8;

@@ -9,7 +9,7 @@
 use super::engine::check_rows;
 use super::{Error, Layer, refuse, sequence_of};
 use core::ops::Range;
-use octaplex_arch::device::{CallerStream, DeviceRows, Input};
+use octaplex_device::{CallerStream, DeviceRows, Input};
 
 /// Says whether the GPU may hold tokens that the host does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use crate::random::{Purpose, Role};
 use crate::rotation::{Rotation, RotationKind};
 use crate::{Backend, CodecSpec, LayerConfig};
 use octaplex_arch::BLOCK_VALUES;
-use octaplex_arch::device::{Groups, Rotated, Tables};
 use octaplex_arch::quaternion::ChunkLayout;
+use octaplex_device::{Groups, Rotated, Tables};
 
 const WHICH: &str = "GPUs take turboquant (rotation=wht), trellis and int; for keys also graded (widths 64, 128, 192, 256), octopus (norm=f16, bdir up to 5), tq3_0 (widths that are multiples of 32) and hqmq";
 
@@ -140,7 +140,7 @@ mod tests {
     use crate::gpu::outliers::Apart;
     use alloc::format;
     use alloc::vec::Vec;
-    use octaplex_arch::device::{Shape, WIDTHS};
+    use octaplex_device::{Shape, WIDTHS};
 
     /// Every search for triplets has tables. The kernels encode all codecs that GPUs take, except several
     /// scales and outliers.

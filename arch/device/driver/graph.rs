@@ -22,7 +22,7 @@ impl Recording {
 
 /// A captured graph.
 #[derive(Debug)]
-pub(in crate::device) struct Graph {
+pub(crate) struct Graph {
     pub(super) device: Device,
     pub(super) graph: Handle,
 }
@@ -37,7 +37,7 @@ impl Graph {
     ///
     /// # Safety
     /// The memory that its kernels use is alive.
-    pub(in crate::device) unsafe fn launch(&self) -> Result<(), Failure> {
+    pub(crate) unsafe fn launch(&self) -> Result<(), Failure> {
         // SAFETY: created in `capture`; the caller keeps the kernels' memory.
         unsafe { self.device.enter()?.launch_graph(self.graph, self.device.0.stream) }
     }

@@ -31,20 +31,20 @@ impl CallerStream {
     /// # Errors
     /// [`Failure::Driver`]; also for the legacy default stream, while a stream that waits for it is
     /// captured.
-    pub(in super::super) fn is_captured(self, device: &Device) -> Result<bool, Failure> {
+    pub(crate) fn is_captured(self, device: &Device) -> Result<bool, Failure> {
         // SAFETY: whoever created this promised that it is a stream.
         unsafe { device.enter()?.is_captured(self.handle()) }
     }
 
     /// Returns the stream for launches.
-    pub(in super::super) fn stream(self) -> Stream {
+    pub(crate) fn stream(self) -> Stream {
         Stream(self.handle())
     }
 }
 
 /// Orders two streams.
 #[derive(Debug)]
-pub(in super::super) struct Event {
+pub(crate) struct Event {
     device: Device,
     event: Handle,
 }
@@ -55,7 +55,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    pub(in super::super) fn new(device: &Device) -> Result<Self, Failure> {
+    pub(crate) fn new(device: &Device) -> Result<Self, Failure> {
         let event = device.enter()?.event(false)?;
         Ok(Self { device: device.clone(), event })
     }
@@ -71,12 +71,12 @@ impl Event {
     }
 
     /// Orders later work of the device after all earlier work of the caller's stream.
-    pub(in super::super) fn after(&self, caller: CallerStream) -> Result<(), Failure> {
+    pub(crate) fn after(&self, caller: CallerStream) -> Result<(), Failure> {
         self.order(caller.handle(), self.device.0.stream)
     }
 
     /// Orders later work of the caller's stream after all earlier work of the device.
-    pub(in super::super) fn before(&self, caller: CallerStream) -> Result<(), Failure> {
+    pub(crate) fn before(&self, caller: CallerStream) -> Result<(), Failure> {
         self.order(self.device.0.stream, caller.handle())
     }
 }

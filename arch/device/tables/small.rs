@@ -1,10 +1,9 @@
 //! Lookup tables of keys in small blocks and in chunks.
 
 use super::{CodeShape, Rotated, Tables};
-use crate::quaternions::layout::{ChunkLayout, QuaternionSet, UNITS};
-use crate::quaternions::scalar;
-use crate::{BLOCK_VALUES, BlockBook};
 use alloc::vec::Vec;
+use octaplex_arch::quaternion::{ChunkLayout, QuaternionSet, UNITS, product};
+use octaplex_arch::{BLOCK_VALUES, BlockBook};
 
 impl Tables {
     /// Creates tables of small blocks with this codebook, each rotated with these signs; `None` unless
@@ -23,7 +22,7 @@ impl Tables {
         }
         // Integers of 16 bits: high bytes, which are signed, and low bytes.
         let unit = book.largest() / 32_512.0;
-        let integers: Vec<i32> = centroids.iter().map(|c| libm::rintf(c / unit) as i32).collect();
+        let integers: Vec<i32> = centroids.iter().map(|c| (c / unit).round_ties_even() as i32).collect();
         let bytes =
             |four: &[i32], by: u32| u32::from_le_bytes(core::array::from_fn(|i| (four[i] >> by) as u8));
         let mut words = [0; 32];
@@ -56,11 +55,10 @@ impl Tables {
         }
         // The first of each two opposite units: 1, i, j, k, then those with a positive last component.
         let units = [0, 2, 4, 6].into_iter().chain(8..16).map(|p| &UNITS[p]);
-        let directions =
-            units.flat_map(|unit| set.members.iter().map(|member| scalar::product(unit, member)));
+        let directions = units.flat_map(|unit| set.members.iter().map(|member| product(unit, member)));
         let two = |low: f32, high: f32| {
-            let [low, high] =
-                [low, high].map(|x| libm::rintf(x * 32_767.0).clamp(-32_767.0, 32_767.0) as i16 as u16);
+            let [low, high] = [low, high]
+                .map(|x| (x * 32_767.0).round_ties_even().clamp(-32_767.0, 32_767.0) as i16 as u16);
             u32::from(low) | u32::from(high) << 16
         };
         let entries = directions.flat_map(|[w, x, y, z]| [two(w, x), two(y, z)]).collect();
@@ -118,10 +116,11 @@ mod tests {
         let mut members: Vec<[f32; 4]> = alloc::vec![[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, -1.0]];
         members.extend((2..255).map(|_| {
             let q = [next(), next(), next(), next()];
-            let norm = libm::sqrtf(q.iter().map(|c| c * c).sum());
+            let norm = q.iter().map(|c| c * c).sum::<f32>().sqrt();
             q.map(|c| c / norm)
         }));
-        let ints: Vec<[i8; 4]> = members.iter().map(|q| crate::quaternion::quaternion_ints(*q)).collect();
+        let ints: Vec<[i8; 4]> =
+            members.iter().map(|q| octaplex_arch::quaternion::quaternion_ints(*q)).collect();
         for (count, radius_bits) in [(1, 2), (2, 6), (24, 3), (96, 4), (100, 5), (255, 6)] {
             let set = QuaternionSet { members: &members[..count], ints: &ints[..count], index: None };
             let layout =
@@ -142,7 +141,7 @@ mod tests {
                     27 - unit
                 };
                 let words = &tables.entries[2 * (first * count + member)..][..2];
-                let direction = scalar::product(&UNITS[unit], &members[member]);
+                let direction = product(&UNITS[unit], &members[member]);
                 for radius in [0, 1, limit / 2, limit] {
                     for (component, exact) in direction.iter().enumerate() {
                         let integer = (words[component / 2] >> (16 * (component % 2))) as i16;

@@ -1,5 +1,8 @@
-//! GPUs: the driver, memory, pages and attention. The kernels in `kernels/` are compiled at their first
-//! use.
+//! GPU code of [octaplex](https://docs.rs/octaplex): the driver, memory, pages and attention. **No
+//! stability promise; use `octaplex`.**
+//!
+//! The kernels in `kernels/` are compiled at their first use. Nothing of CUDA or ROCm is needed to build
+//! this crate: drivers and compilers are loaded when they are first needed.
 //!
 //! Everything here is safe to call. Arguments of a kernel are checked before its launch, and kept until it
 //! has run.
@@ -12,6 +15,8 @@
 //!             ▼
 //! driver      memory, streams, launches, graphs ──► driver/cuda, driver/hip
 //! ```
+
+extern crate alloc;
 
 mod bias;
 mod block;
