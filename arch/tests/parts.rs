@@ -1,4 +1,4 @@
-//! What the suite of kernels does not see: detection, the thread's environment, the errors of the
+//! Tests beyond the suite of kernels: detection, the thread's environment, the errors of the
 //! specification, and the checks behind those of `Backend`'s methods.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
