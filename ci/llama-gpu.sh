@@ -7,11 +7,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $(uname -m) == x86_64 ]] || { echo "ci/llama-gpu.sh: fibers are written for x86-64"; exit; }
-profile=${1:-release} target=$PWD/target/llama gpu=$PWD/target/gpu
+profile=${1:-release} target=$PWD/target/llama
+gpu=$target/gpu # not that of ci/hip-on-cpu.sh, which runs at the same time
 library=$PWD/target/$profile/liboctaplex_ggml.so
-mkdir -p "$target" "$gpu/lib"
-say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+mkdir -p "$gpu/lib"
 
+. ci/llama/common.sh
 say "the library, and a GPU that is none"
 flags=()
 [[ $profile == debug ]] || flags=(--release)
@@ -21,26 +22,10 @@ g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libamdhip64.s
   ci/hip-on-cpu/stand_in.cpp -o "$gpu/lib/libamdhip64.so" -ldl
 cp "$gpu/lib/libamdhip64.so" "$gpu/lib/libhiprtc.so"
 gcc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC ci/llama/standin.c -o "$target/standin.so" -ldl
-python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
-[[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
-python=$target/python/bin/python
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
-"$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
 
-export GGML_NO_BACKTRACE=1 OMP_WAIT_POLICY=passive FIRST_BACKEND=$target/standin.so
+export FIRST_BACKEND=$target/standin.so limit=900
 export ROCM_PATH=$gpu OCTAPLEX_CACHE=$gpu/images
-logits() { # logits ARGUMENT...: computes logits, and prints results as a line of JSON
-  timeout 900 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
-}
 with() { (export GGML_BACKEND_PATH=$library OCTAPLEX_GPU=1; logits "$@"); } # the same with octaplex
-below() { # below KEY LIMIT JSON: fails if a number of the JSON is above the limit
-  "$python" -c 'import json, sys
-key, limit, text = sys.argv[1:]
-found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
-value = next(value for value in found if value is not None)
-print(f"   {key} {value:.3g} (at most {limit})")
-sys.exit(value > float(limit))' "$@"
-}
 on() { grep -q "octaplex is on: .*stand-in" "$target/log" || { cat "$target/log" >&2; return 1; }; }
 
 for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
@@ -55,12 +40,28 @@ for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
 done
 
 model=$target/llama.gguf
-for test in rollback state copy streams shift unified; do
+for test in rollback state copy streams shift unified together together-streams; do
   say "$test"
   logits "$model" - "$target/base.npy" --tokens 320 --flash 1 --test $test >/dev/null
   below kl 0.02 "$(with "$model" - "$target/out.npy" --tokens 320 --flash 1 --test $test --against "$target/base.npy")"
   on
 done
+
+say "a batch of a few tokens of several sequences"
+for test in together together-streams; do
+  logits "$model" - "$target/base.npy" --tokens 160 --flash 1 --ubatch 12 --test $test >/dev/null
+  below kl 0.02 "$(with "$model" - "$target/out.npy" --tokens 160 --flash 1 --ubatch 12 --test $test --against "$target/base.npy")"
+  on
+done
+
+say "a sequence whose keys are not finite"
+"$python" ci/llama/made.py lame "$target/lame.gguf" >/dev/null
+logits "$target/lame.gguf" - "$target/base.npy" --tokens 320 --flash 1 --test refused >/dev/null
+found=$(with "$target/lame.gguf" - "$target/out.npy" --tokens 320 --flash 1 --test refused --against "$target/base.npy")
+below kl 0.02 "$found"
+for key in none_failed prompt_did_not_fail; do below $key 0 "$found"; done
+below again 0.1 "$found"
+grep -q "not finite in f16, or too large for the codec" "$target/log"
 
 say "what cannot be served stays llama.cpp's own, bit for bit"
 own() { # own WORDS NAME=VALUE... -- ARGUMENT...: logits are equal, and the log says why

@@ -87,7 +87,7 @@ use step::Stepped;
 pub use error::Error;
 pub use octaplex_arch::Float;
 pub use octaplex_arch::device::{
-    CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor,
+    CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor, on_compile,
 };
 
 /// Largest page table of one sequence, in pages of at least 64 tokens: 64 million tokens. A layer that

@@ -24,18 +24,6 @@ pub(crate) use wrap::attach;
 
 use core::ffi::c_int;
 
-/// `struct ggml_cgraph`, of which only the identity is known here.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Graph {
-    words: [u64; 12],
-}
-
-impl Graph {
-    /// Where newer versions have a number that tells graphs apart.
-    const UID: usize = 11;
-}
-
 /// What an operation is, by its number. Numbers differ between versions, and names do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {

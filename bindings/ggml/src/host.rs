@@ -88,7 +88,7 @@ functions! {
     ggml_backend_dev_buffer_type: fn(*mut Device) -> *mut c_void;
     ggml_backend_reg_name: fn(*mut c_void) -> *const c_char;
     ggml_graph_nodes: fn(*mut c_void) -> *mut *mut Tensor;
-    ggml_graph_view: fn(*mut c_void, c_int, c_int) -> crate::cuda::Graph;
+    ggml_graph_view: fn(*mut c_void, c_int, c_int) -> crate::abi::Graph;
     ggml_backend_synchronize: fn(*mut Backend);
 }
 

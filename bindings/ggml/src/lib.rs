@@ -29,6 +29,7 @@ mod cuda;
 mod device;
 mod host;
 mod inner;
+mod instance;
 mod lent;
 mod memory;
 mod ops;
@@ -38,6 +39,7 @@ mod settings;
 mod store;
 mod system;
 mod threads;
+mod work;
 
 use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

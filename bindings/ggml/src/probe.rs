@@ -180,7 +180,7 @@ unsafe fn tensor(functions: &Functions) -> Result<(), &'static str> {
         let (whole_ref, view_ref) = (&*whole, &*view);
         let fits = whole_ref.kind == F32
             && (whole_ref.ne, whole_ref.nb) == ([24, 1, 1, 1], [4, 96, 96, 96])
-            && crate::store::name(whole_ref) == b"octaplex"
+            && whole_ref.name() == b"octaplex"
             && whole_ref.buffer.is_null()
             && whole_ref.data.is_null()
             && whole_ref.extra.is_null()
