@@ -214,10 +214,13 @@ fn rows_that_cannot_be_held_are_lost() {
     for side in [0, 1] {
         let held = |cell: &usize| !cells.contains(cell);
         let all = |rows: &dyn Fn(usize) -> f32| -> Vec<f32> {
-            (0..count).filter(held).flat_map(|cell| (0..width).map(move |c| cell * width + c)).map(rows).collect()
+            (0..count)
+                .filter(held)
+                .flat_map(|cell| (0..width).map(move |c| cell * width + c))
+                .map(rows)
+                .collect()
         };
-        let found =
-            distance(&all(&|at| rows[side][at]), &all(&|at| good[side][at].to_f32()));
+        let found = distance(&all(&|at| rows[side][at]), &all(&|at| good[side][at].to_f32()));
         assert!(found < 0.35, "{side}: {found}");
     }
     check_attention(&device, &mut case, &mut random, count, &cells);

@@ -285,7 +285,8 @@ pub(super) fn compiler_version() -> u64 {
     use nvrtc::sys;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: opens the compiler's library, and calls it as its header says.
-    let found = unsafe { sys::is_culib_present() && sys::nvrtcVersion(&mut major, &mut minor).result().is_ok() };
+    let found =
+        unsafe { sys::is_culib_present() && sys::nvrtcVersion(&mut major, &mut minor).result().is_ok() };
     if found { u64::from(major.unsigned_abs()) * 1000 + u64::from(minor.unsigned_abs()) } else { 0 }
 }
 

@@ -12,8 +12,8 @@ use super::{Op, cells, cut, op_of};
 use crate::abi::{
     Backend, Buffer, BufferInterface, BufferType2, BufferType3, Device, F16, SUCCESS, Tensor, Version,
 };
-use crate::instance::{Instance, lock};
 use crate::host::GpuFunctions;
+use crate::instance::{Instance, lock};
 use crate::store::Store;
 use crate::{guarded, probe};
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -66,11 +66,13 @@ impl Cells {
             let shown = origin.map(|origin| unsafe { &*origin }).and_then(read_mask);
             for cell in &lost {
                 let (stream, at) = (cell / self.stream_cells, cell % self.stream_cells);
-                let Some(stream) = stream.checked_sub(first / self.stream_cells).filter(|stream| *stream < streams)
+                let Some(stream) =
+                    stream.checked_sub(first / self.stream_cells).filter(|stream| *stream < streams)
                 else {
                     continue;
                 };
-                let is_seen = at < size(keys, 1) && shown.as_ref().is_none_or(|shown| shown.shows(stream, at));
+                let is_seen =
+                    at < size(keys, 1) && shown.as_ref().is_none_or(|shown| shown.shows(stream, at));
                 if is_seen && !self.is_written(seam, nodes, ops, *cell, wait) {
                     return Err(WHY.into());
                 }
