@@ -26,6 +26,7 @@ gcc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC ci/llama/standin.c -o "$tar
 export FIRST_BACKEND=$target/standin.so limit=900
 export ROCM_PATH=$gpu OCTAPLEX_CACHE=$gpu/images
 with() { (export GGML_BACKEND_PATH=$library OCTAPLEX_GPU=1; logits "$@"); } # the same with octaplex
+without() { if grep "$1" "$target/log"; then return 1; fi; }
 on() { grep -q "octaplex is on: .*stand-in" "$target/log" || { cat "$target/log" >&2; return 1; }; }
 
 for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
@@ -63,6 +64,19 @@ for key in none_failed prompt_did_not_fail; do below $key 0 "$found"; done
 below again 0.1 "$found"
 grep -q "not finite in f16, or too large for the codec" "$target/log"
 
+say "compiled kernels are kept; damaged files are compiled anew, side by side"
+rm -rf "$gpu/damaged" && cp -r "$gpu/images" "$gpu/damaged"
+for file in "$gpu"/damaged/*.bin; do truncate -s -1 "$file"; done
+for run in damaged kept; do
+  (export OCTAPLEX_CACHE=$gpu/damaged; with "$model" - "$target/$run.npy" --tokens 96 --flash 1)
+  on
+  [[ $run == damaged ]] || break
+  grep -o "compiling [2-9] sources of GPU kernels.*" "$target/log"
+  grep -o "compiled them in .*" "$target/log"
+done
+without "compiling"
+cmp "$target/damaged.npy" "$target/kept.npy"
+
 say "what cannot be served stays llama.cpp's own, bit for bit"
 own() { # own WORDS NAME=VALUE... -- ARGUMENT...: logits are equal, and the log says why
   local words=$1 settings=()
@@ -83,4 +97,4 @@ own "left to CUDA, in f16: no GPU driver" ROCM_PATH="$target" -- "$model" - "$ta
 own "left to CUDA, in f16, " -- "$target/llama120.gguf" - "$target/out.npy" --flash 1 --context 256
 own "left to CUDA, in f16, .*: GPUs take " OCTAPLEX_VALUES=q8_0 -- "$model" - "$target/out.npy" --flash 1
 (unset OCTAPLEX_GPU; GGML_BACKEND_PATH=$library logits "$model" - "$target/out.npy" --tokens 96 --flash 1) # without the variable
-! grep -q "octaplex is on" "$target/log"
+without "octaplex is on"
