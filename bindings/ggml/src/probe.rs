@@ -5,7 +5,7 @@
 //! lead into the library that owns it. A pointer is called only after it has passed.
 
 use crate::abi::{Backend, Buffer, DEVICE_CPU, Device, F32, Registry, Tensor, Version};
-use crate::host::{Functions, InitParams};
+use crate::functions::{Functions, InitParams};
 use crate::system::base_of;
 use core::ffi::c_void;
 use core::mem::{offset_of, size_of};

@@ -12,7 +12,7 @@ use super::{Op, cells, cut, op_of};
 use crate::abi::{
     Backend, Buffer, BufferInterface, BufferType2, BufferType3, Device, F16, SUCCESS, Tensor, Version,
 };
-use crate::host::GpuFunctions;
+use crate::functions::GpuFunctions;
 use crate::instance::{Instance, lock};
 use crate::store::Store;
 use crate::{guarded, probe};
