@@ -138,12 +138,13 @@ elif options.test == "unified":
     runs = [[feed(made, tokens[at : at + step], at, of) for of in range(3)] for at in range(0, len(tokens), step)]
     logits = np.concatenate([rows for run in zip(*runs) for rows in run])
 elif options.test in ("together", "together-streams"):
-    # Batches with tokens of three sequences, which start one after the other.
+    # Batches with tokens of three sequences, which differ, and start one after the other.
+    texts = [[(token + 37 * of) % width for token in tokens] for of in range(3)]
     made = context(3 * (len(tokens) + 64), 3, options.test == "together")
     step, late = max(1, options.ubatch // 3), 24
     runs = [[], [], []]
     for at in range(0, len(tokens) + 2 * late, step):
-        rows = [(tokens[p], p, of) for of in range(3) for p in range(at - of * late, at - of * late + step) if 0 <= p < len(tokens)]
+        rows = [(texts[of][p], p, of) for of in range(3) for p in range(at - of * late, at - of * late + step) if 0 <= p < len(tokens)]
         status, found = decode(made, rows)
         assert status == 0, status
         for row, (_, _, of) in zip(found, rows):
