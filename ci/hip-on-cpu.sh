@@ -30,7 +30,7 @@ tests=(
   missing_drivers_and_gpus_are_named unsupported_configurations_are_errors every_option sequences_forks_and_graphs
   append::appended_specs_are_the_cpus append::tokens_are_taken_back append::wrong_rows_are_errors
   bias::large_biases_and_hidden_tokens bias::wrong_biases_are_errors
-  cells::cells_are_the_cpus cells::codecs_without_kernels_are_refused
+  cells::cells_are_the_cpus cells::codecs_without_kernels_are_refused cells::rows_that_cannot_be_held_are_lost
   block::wrong_blocks_are_errors
   engine::an_engines_graph engine::calls_keep_their_place_in_a_stream engine::wrong_rows_of_an_engine_are_errors
   steps::steps_are_what_append_makes steps::steps_begin_with_nothing steps::an_engines_graph_appends steps::a_layer_grows

@@ -7,11 +7,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $(uname -m) == x86_64 ]] || { echo "ci/llama-gpu.sh: fibers are written for x86-64"; exit; }
-profile=${1:-release} target=$PWD/target/llama gpu=$PWD/target/gpu
+profile=${1:-release} target=$PWD/target/llama
+gpu=$target/gpu # not that of ci/hip-on-cpu.sh, which runs at the same time
 library=$PWD/target/$profile/liboctaplex_ggml.so
-mkdir -p "$target" "$gpu/lib"
-say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
+mkdir -p "$gpu/lib"
 
+. ci/llama/common.sh
 say "the library, and a GPU that is none"
 flags=()
 [[ $profile == debug ]] || flags=(--release)
@@ -21,26 +22,11 @@ g++ -std=c++17 -O1 -Wall -Wextra -Werror -shared -fPIC -Wl,-soname,libamdhip64.s
   ci/hip-on-cpu/stand_in.cpp -o "$gpu/lib/libamdhip64.so" -ldl
 cp "$gpu/lib/libamdhip64.so" "$gpu/lib/libhiprtc.so"
 gcc -std=c11 -O1 -Wall -Wextra -Werror -shared -fPIC ci/llama/standin.c -o "$target/standin.so" -ldl
-python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
-[[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
-python=$target/python/bin/python
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
-"$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
 
-export GGML_NO_BACKTRACE=1 OMP_WAIT_POLICY=passive FIRST_BACKEND=$target/standin.so
+export FIRST_BACKEND=$target/standin.so limit=900
 export ROCM_PATH=$gpu OCTAPLEX_CACHE=$gpu/images
-logits() { # logits ARGUMENT...: computes logits, and prints results as a line of JSON
-  timeout 900 "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
-}
 with() { (export GGML_BACKEND_PATH=$library OCTAPLEX_GPU=1; logits "$@"); } # the same with octaplex
-below() { # below KEY LIMIT JSON: fails if a number of the JSON is above the limit
-  "$python" -c 'import json, sys
-key, limit, text = sys.argv[1:]
-found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
-value = next(value for value in found if value is not None)
-print(f"   {key} {value:.3g} (at most {limit})")
-sys.exit(value > float(limit))' "$@"
-}
+without() { if grep "$1" "$target/log"; then return 1; fi; }
 on() { grep -q "octaplex is on: .*stand-in" "$target/log" || { cat "$target/log" >&2; return 1; }; }
 
 for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
@@ -55,12 +41,43 @@ for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
 done
 
 model=$target/llama.gguf
-for test in rollback state copy streams shift unified; do
+for test in rollback state copy streams shift unified together together-streams; do
   say "$test"
   logits "$model" - "$target/base.npy" --tokens 320 --flash 1 --test $test >/dev/null
-  below kl 0.02 "$(with "$model" - "$target/out.npy" --tokens 320 --flash 1 --test $test --against "$target/base.npy")"
+  found=$(with "$model" - "$target/out.npy" --tokens 320 --flash 1 --test $test --against "$target/base.npy")
+  below kl 0.02 "$found"
+  [[ $test != copy && $test != streams ]] || below copied 1 "$found"
   on
 done
+
+say "a batch of a few tokens of several sequences"
+for test in together together-streams; do
+  logits "$model" - "$target/base.npy" --tokens 160 --flash 1 --ubatch 12 --test $test >/dev/null
+  below kl 0.02 "$(with "$model" - "$target/out.npy" --tokens 160 --flash 1 --ubatch 12 --test $test --against "$target/base.npy")"
+  on
+done
+
+say "a sequence whose keys are not finite"
+"$python" ci/llama/made.py lame "$target/lame.gguf" >/dev/null
+logits "$target/lame.gguf" - "$target/base.npy" --tokens 320 --flash 1 --test refused >/dev/null
+found=$(with "$target/lame.gguf" - "$target/out.npy" --tokens 320 --flash 1 --test refused --against "$target/base.npy")
+below kl 0.02 "$found"
+for key in none_failed prompt_did_not_fail; do below $key 0 "$found"; done
+below again 0.1 "$found"
+grep -q "not finite in f16, or too large for the codec" "$target/log"
+
+say "compiled kernels are kept; damaged files are compiled anew, side by side"
+rm -rf "$gpu/damaged" && cp -r "$gpu/images" "$gpu/damaged"
+for file in "$gpu"/damaged/*.bin; do truncate -s -1 "$file"; done
+for run in damaged kept; do
+  (export OCTAPLEX_CACHE=$gpu/damaged; with "$model" - "$target/$run.npy" --tokens 96 --flash 1)
+  on
+  [[ $run == damaged ]] || break
+  grep -o "compiling [2-9] sources of GPU kernels.*" "$target/log"
+  grep -o "compiled them in .*" "$target/log"
+done
+without "compiling"
+cmp "$target/damaged.npy" "$target/kept.npy"
 
 say "what cannot be served stays llama.cpp's own, bit for bit"
 own() { # own WORDS NAME=VALUE... -- ARGUMENT...: logits are equal, and the log says why
@@ -82,4 +99,4 @@ own "left to CUDA, in f16: no GPU driver" ROCM_PATH="$target" -- "$model" - "$ta
 own "left to CUDA, in f16, " -- "$target/llama120.gguf" - "$target/out.npy" --flash 1 --context 256
 own "left to CUDA, in f16, .*: GPUs take " OCTAPLEX_VALUES=q8_0 -- "$model" - "$target/out.npy" --flash 1
 (unset OCTAPLEX_GPU; GGML_BACKEND_PATH=$library logits "$model" - "$target/out.npy" --tokens 96 --flash 1) # without the variable
-! grep -q "octaplex is on" "$target/log"
+without "octaplex is on"

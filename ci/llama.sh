@@ -9,19 +9,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=$PWD/target/llama
 library=$PWD/target/release/liboctaplex_ggml.so
-mkdir -p "$target"
-say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
+. ci/llama/common.sh
 say "the library"
 cargo build --release -p octaplex-ggml --locked --quiet
 
-say "prebuilt distributions"
-python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
-[[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
-python=$target/python/bin/python
-# llama-cpp-py-sync has the declarations, and the newest ggml. gguf writes the small models.
-"$python" -m pip install --quiet --disable-pip-version-check --no-deps xllamacpp==2026.10.11549 llama-cpp-py-sync==0.11739
-"$python" -m pip install --quiet --disable-pip-version-check numpy cffi gguf
+say "prebuilt distributions for Node"
 nodes=(3.21.1 3.22.1)
 for version in "${nodes[@]}"; do
   mkdir -p "$target/node-$version"
@@ -29,25 +22,12 @@ for version in "${nodes[@]}"; do
   (cd "$target/node-$version" && npm install --no-save --no-audit --no-fund --silent --ignore-scripts "node-llama-cpp@$version" "@node-llama-cpp/linux-x64@$version")
 done
 
-export GGML_NO_BACKTRACE=1 # a failed assertion needs no debugger
-export OMP_WAIT_POLICY=passive # threads that spin take the cores of other tests
-logits() { # logits MODEL TEXT OUT ARGUMENT...: computes logits, and prints results as a line of JSON
-  timeout "${limit:-600}" "$python" ci/llama/logits.py "$@" 2>"$target/log" || { cat "$target/log" >&2; return 1; }
-}
 with() { # with NAME=VALUE... -- MODEL TEXT OUT ARGUMENT...: does the same with octaplex
   local settings=("GGML_BACKEND_PATH=$library")
   while [[ $1 != -- ]]; do settings+=("$1"); shift; done
   shift
   (export "${settings[@]}"; logits "$@")
   grep -q "OCTAPLEX KV buffer" "$target/log" || { echo "octaplex was not on:" >&2; cat "$target/log" >&2; return 1; }
-}
-below() { # below KEY LIMIT JSON: fails if a number of the JSON is above the limit
-  "$python" -c 'import json, sys
-key, limit, text = sys.argv[1:]
-found = [json.loads(line).get(key) for line in text.splitlines() if line.startswith("{")]
-value = next(value for value in found if value is not None)
-print(f"   {key} {value:.3g} (at most {limit})")
-sys.exit(value > float(limit))' "$@"
 }
 
 exact=(OCTAPLEX_KEYS=f16 OCTAPLEX_VALUES=f16)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LANES = {
     "here": ("format", "lints", "suite", "readme", "tests", "hip-on-cpu", "c", "python", "instructions", "instances", "package"),
     "elsewhere": ("fuzz 6", "memory", "cross arm64", "cross s390x", "cross wasm", "cross thumb", "cross no_cas", "cross lints",
-                  "wasm", "sizes", "panics", "llama"),
+                  "wasm", "sizes", "panics", "llama", "llama-gpu"),
 }
 ALL = [step for steps in LANES.values() for step in steps]
 
@@ -32,7 +32,7 @@ ALL = [step for steps in LANES.values() for step in steps]
 X86 = "lints, suite, instructions, instances, fuzz 6 backends"
 WASM = "cross wasm, cross lints, wasm"
 ARM = "cross arm64, cross lints"
-GPU = "lints, tests, hip-on-cpu, python"
+GPU = "lints, tests, hip-on-cpu, python, llama-gpu"
 
 # The first row that matches a path decides. `*` also matches `/`.
 TABLE = (
@@ -59,7 +59,7 @@ TABLE = (
     # for both.
     ("bindings/c/*", "lints, suite octaplex-c, c, cross s390x, fuzz 6 c_api"),
     ("bindings/candle/*", "lints, tests"),
-    ("bindings/ggml/*", "lints, suite octaplex-ggml, llama"),
+    ("bindings/ggml/*", "lints, suite octaplex-ggml, llama, llama-gpu"),
     ("bindings/python/*", "python"),
     ("bindings/wasm/*", "wasm"),
     ("cli/src/models* cli/examples/*", "lints, suite octaplex-cli, readme, tests, c"),
@@ -84,6 +84,7 @@ TABLE = (
     (" ".join(f"ci/{name}" for name in (
         "book.py dependencies.sh docs.py gpu.sh hip.sh lmcache.sh models.sh newest.sh soak.sh tables.py texts.sh transformers.sh"
     ).split()), ""),
+    ("ci/llama/* ci/hip-on-cpu/*", "llama-gpu"),
     ("ci/features.sh", "lints"),
     ("ci/ggml.sh", "c"),
     ("ci/portable/*", "cross wasm"),
@@ -175,12 +176,13 @@ def check():
         ("bindings/python/src/cache.rs", "format, suite pages, python"),
         ("bindings/c/src/cache.rs", "format, lints, suite pages, suite octaplex-c, c, fuzz 6 c_api, cross s390x"),
         ("bindings/c/src/cache.rs bindings/ggml/src/ops.rs",
-         "format, lints, suite pages, suite octaplex-c octaplex-ggml, c, fuzz 6 c_api, cross s390x, llama"),
+         "format, lints, suite pages, suite octaplex-c octaplex-ggml, c, fuzz 6 c_api, cross s390x, llama, llama-gpu"),
         ("arch/codes/avx512/score.rs arch/trellis/avx2.rs", x86),
         ("arch/codes/avx512/score.rs bindings/c/src/cache.rs",
          "format, lints, suite, c, instructions, instances, fuzz 6 backends c_api, cross s390x"),
         ("arch/registers/neon.rs", "format, suite pages, cross arm64, cross lints"),
-        ("arch/device/kernels/attend.cuh", "format, lints, suite pages, tests, hip-on-cpu, python"),
+        ("arch/device/kernels/attend.cuh", "format, lints, suite pages, tests, hip-on-cpu, python, llama-gpu"),
+        ("ci/llama/standin.c", "format, suite pages, llama, llama-gpu"),
         ("tests/golden/trellis.hex", "format, suite, python, package"),
         ("tests/cache.rs", "format, lints, suite, tests, package, memory"),
         ("examples/firmware/src/main.rs", "format, suite pages, cross thumb"),

@@ -86,7 +86,9 @@ use step::Stepped;
 
 pub use error::Error;
 pub use octaplex_arch::Float;
-pub use octaplex_device::{CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor};
+pub use octaplex_device::{
+    CallerStream, Device, DeviceRows, DeviceSlice, Failure, Recording, Step, Vendor, on_compile,
+};
 
 /// Largest page table of one sequence, in pages of at least 64 tokens: 64 million tokens. A layer that
 /// starts larger has a larger table.

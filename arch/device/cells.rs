@@ -17,7 +17,7 @@ mod scratch;
 pub use plan::CellPlan;
 pub use scratch::Scratch;
 
-use super::compile::{Numbers, Source, load};
+use super::compile::{Job, Numbers, Source, compile_all, load};
 use super::driver::{Buffer, Device, Kernels};
 use super::encode::Encoded;
 use super::failure::Failure;
@@ -30,6 +30,7 @@ use super::paged::{
 };
 use super::tables::Tables;
 use alloc::sync::Arc;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -223,8 +224,8 @@ impl CellPool {
         self.paged.kernels(2)?;
         self.paged.encoders()?;
         if self.open.is_none() {
-            let mut kernels =
-                load(&self.paged.device, Source::Open, &self.paged.target, &self.open_numbers(), &[c"open"])?;
+            let job = self.open_job();
+            let mut kernels = load(&self.paged.device, job.source, &job.target, &job.numbers, &[c"open"])?;
             kernels.share(0, 4 * SLOT_TOKENS * self.paged.shape.dim.next_multiple_of(64))?;
             self.open = Some(Arc::new(kernels));
         }
@@ -239,10 +240,23 @@ impl CellPool {
         self.paged.device.synchronize()
     }
 
-    fn open_numbers(&self) -> Numbers {
+    fn open_job(&self) -> Job {
         let mut numbers = self.numbers.clone();
         numbers.whole.push(("OPTIONS", 0));
-        numbers
+        Job { source: Source::Open, target: self.paged.target.clone(), numbers }
+    }
+
+    /// Compiles the kernels of these pools and of their plan, as far as they are missing, side by side.
+    ///
+    /// # Errors
+    /// Errors of the compiler.
+    pub fn compile(device: &Device, pools: &[&Self]) -> Result<(), Failure> {
+        let mut jobs = vec![plan::job(device)];
+        for pool in pools {
+            jobs.extend([pool.paged.attend_job(2), pool.open_job()]);
+            jobs.extend(pool.paged.encoder_jobs());
+        }
+        compile_all(&jobs)
     }
 
     /// Allocates the memory of a step with as many splits as fill the GPU with one query.
@@ -298,6 +312,7 @@ impl CellPool {
             cells: (cells - write.first) as u64,
             side: write.values.into(),
             wide: write.wide.into(),
+            lost: plan.lost.address(),
             ..self.rows()
         };
         plan.launch(WRITE, [write.count, 1, 1], THREADS, &rows)
@@ -321,6 +336,7 @@ impl CellPool {
             first: 0,
             cells: cells as u64,
             seen: cells as u64,
+            lost: plan.lost.address(),
             ..self.rows()
         }
     }
@@ -407,7 +423,7 @@ impl CellPool {
     /// Copies rows of an area to places, and encodes pages of it, as [`CellPlan::set_closing`] said.
     ///
     /// # Errors
-    /// Errors of the driver. [`CellPlan::take_refused`] says whether a codec could not hold a row.
+    /// Errors of the driver. [`CellPlan::take_lost`] says which rows could not be held.
     ///
     /// # Panics
     /// Panics for an area that is not of all cells, and before [`prepare`](Self::prepare).
@@ -431,6 +447,7 @@ impl CellPool {
                 slots: plan.slots.address() + 4 * at,
                 front: self.paged.held.fronts.address(),
                 refused: plan.refused.address(),
+                lost: plan.lost.address(),
                 position: u64::MAX,
             };
             // SAFETY: `set_closing` checked the pages, and `prepare` sized `incoming` for them. Both outlive the kernels:
@@ -537,7 +554,7 @@ impl CellPool {
             area.first <= cells.start && cells.start <= cells.end && cells.end <= area.first + area.cells
         );
         let row = 2 * self.paged.shape.kv_heads * self.paged.shape.dim;
-        let mut bytes = alloc::vec![0; cells.len() * row];
+        let mut bytes = vec![0; cells.len() * row];
         let from = if values { area.values } else { area.keys }.behind((cells.start - area.first) * row);
         // SAFETY: the caller promises the area, which has these cells.
         unsafe { self.paged.device.read_at(from.0, &mut bytes) }?;

@@ -140,6 +140,16 @@ pub(super) fn compile(
     }
 }
 
+/// Returns the version of a vendor's compiler, or 0 without one, and for AMD's: its code objects say what they need.
+pub(super) fn compiler_version(vendor: Vendor) -> u64 {
+    match vendor {
+        #[cfg(feature = "cuda")]
+        Vendor::Nvidia => cuda::compiler_version(),
+        #[allow(unreachable_patterns)] // without the feature
+        _ => 0,
+    }
+}
+
 /// Checks that the GPU has the shared memory that kernels need, in bytes.
 fn fits(needed: usize, most: usize) -> Result<(), Failure> {
     if needed > most { Err(Failure::SharedMemory { needed, most }) } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! Encodes rows as pages on the GPU.
 
-use super::compile::{Numbers, Source, load};
+use super::compile::{Job, Numbers, Source, load};
 use super::driver::{Buffer, time};
 use super::failure::Failure;
 use super::held::{Encoder, Incoming, Part};
@@ -18,6 +18,13 @@ pub const AT_ONCE: usize = 1 << 27;
 /// Numbers in `refused` of each page, head and side: its centre, then at most 256 rows.
 const REFUSABLE: u32 = 256 + 1;
 
+/// Kernels that are compiled together: each encodes a part, with this many bytes of shared memory.
+struct Image {
+    numbers: Numbers,
+    names: &'static [&'static core::ffi::CStr],
+    parts: Vec<(Part, usize)>,
+}
+
 /// A row that its codec cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRow {
@@ -32,11 +39,13 @@ pub struct InvalidRow {
 }
 
 /// Addresses of what encoding reads: rows, slots, balances and prefix centres, and of the number of a row that was refused.
+/// `lost` is 0, or the address of two words for each slot of the pool: all bits are set in those of slots with such a row.
 pub(super) struct Encoded {
     pub(super) rows: u64,
     pub(super) slots: u64,
     pub(super) front: u64,
     pub(super) refused: u64,
+    pub(super) lost: u64,
     pub(super) position: u64,
 }
 
@@ -55,43 +64,57 @@ impl Paged {
         }))
     }
 
+    /// Returns what encoders are compiled from.
+    fn encoder_images(&self) -> Vec<Image> {
+        let (shape, numbers) = (&self.shape, self.numbers());
+        let of_values = row_bytes(shape.dim, &self.values, false);
+        let of_keys = |dim, keys| row_bytes(dim, keys, shape.centres);
+        let (Some(halves), Some(numbers_of)) = (&self.keys.halves, &numbers.halves) else {
+            let parts = vec![(Part::Keys, of_keys(shape.dim, &self.keys)), (Part::Values, of_values)];
+            return vec![Image { numbers, names: &NAMES, parts }];
+        };
+        let whole = Numbers { halves: None, ..numbers.clone() };
+        let mut images =
+            vec![Image { numbers: whole, names: &NAMES[1..], parts: vec![(Part::Values, of_values)] }];
+        let slot = shape.slot_bytes(self.keys.shape, self.values.shape) as u32;
+        for (half, tables) in halves.iter().enumerate() {
+            let mut own = numbers_of[half].clone();
+            let first = half * shape.dim / 2;
+            own.extend([("CENTRES", shape.centres.into()), ("TRIPLETS", 0), ("SLOT_BYTES", slot)]);
+            own.extend([("WHOLE", shape.dim as u32), ("HALF_AT", first as u32)]);
+            images.push(Image {
+                numbers: Numbers { whole: own, halves: None },
+                names: &NAMES[..1],
+                parts: vec![(Part::Half(half), of_keys(shape.dim / 2, tables))],
+            });
+        }
+        images
+    }
+
+    /// Returns what [`encoders`](Self::encoders) compiles.
+    pub(super) fn encoder_jobs(&self) -> Vec<Job> {
+        let job = |image: Image| Job {
+            source: Source::Encode,
+            target: self.target.clone(),
+            numbers: image.numbers,
+        };
+        self.encoder_images().into_iter().map(job).collect()
+    }
+
     pub(super) fn encoders(&mut self) -> Result<Arc<[Encoder]>, Failure> {
         if let Some(encoders) = &self.encoders {
             return Ok(encoders.clone());
         }
-        let (shape, numbers) = (&self.shape, self.numbers());
-        let load = |numbers: &Numbers, names: &[&'static core::ffi::CStr], bytes: &[usize]| {
-            let mut kernels = load(&self.device, Source::Encode, &self.target, numbers, names)?;
-            bytes.iter().enumerate().try_for_each(|(kernel, bytes)| kernels.share(kernel, *bytes))?;
-            Ok::<_, Failure>(Arc::new(kernels))
-        };
-        let of_values = row_bytes(shape.dim, &self.values, false);
-        let of_keys = |dim, keys| row_bytes(dim, keys, shape.centres);
-        let encoders = match (&self.keys.halves, &numbers.halves) {
-            (Some(halves), Some(numbers_of)) => {
-                let whole = Numbers { halves: None, ..numbers.clone() };
-                let kernels = load(&whole, &NAMES[1..], &[of_values])?;
-                let mut encoders = vec![Encoder { kernels, kernel: 0, part: Part::Values }];
-                let slot = shape.slot_bytes(self.keys.shape, self.values.shape) as u32;
-                for (half, tables) in halves.iter().enumerate() {
-                    let mut own = numbers_of[half].clone();
-                    let first = half * shape.dim / 2;
-                    own.extend([("CENTRES", shape.centres.into()), ("TRIPLETS", 0), ("SLOT_BYTES", slot)]);
-                    own.extend([("WHOLE", shape.dim as u32), ("HALF_AT", first as u32)]);
-                    let own = Numbers { whole: own, halves: None };
-                    let kernels = load(&own, &NAMES[..1], &[of_keys(shape.dim / 2, tables)])?;
-                    encoders.push(Encoder { kernels, kernel: 0, part: Part::Half(half) });
-                }
-                encoders
+        let mut encoders = Vec::new();
+        for Image { numbers, names, parts } in self.encoder_images() {
+            let mut kernels = load(&self.device, Source::Encode, &self.target, &numbers, names)?;
+            for (kernel, (_, bytes)) in parts.iter().enumerate() {
+                kernels.share(kernel, *bytes)?;
             }
-            _ => {
-                let kernels = load(&numbers, &NAMES, &[of_keys(shape.dim, &self.keys), of_values])?;
-                vec![
-                    Encoder { kernels: kernels.clone(), kernel: 0, part: Part::Keys },
-                    Encoder { kernels, kernel: 1, part: Part::Values },
-                ]
-            }
-        };
+            let kernels = Arc::new(kernels);
+            let encoder = |(kernel, (part, _))| Encoder { kernels: kernels.clone(), kernel, part };
+            encoders.extend(parts.into_iter().enumerate().map(encoder));
+        }
         let encoders: Arc<[Encoder]> = encoders.into();
         self.encoders = Some(encoders.clone());
         Ok(encoders)
@@ -191,6 +214,7 @@ impl Paged {
             slots: incoming.slots.address(),
             front: incoming.front.address(),
             refused: incoming.refused.address(),
+            lost: 0,
             position,
         };
         // SAFETY: slots are below the pool's. `bring_pages` sized the buffers for these pages. Freeing them waits for the
@@ -230,6 +254,7 @@ impl Paged {
                 book_thresholds: self.book_thresholds.address(),
                 front: from.front,
                 refused: from.refused,
+                lost: from.lost,
                 search: self.search.address() + 4 * search as u64,
                 position: from.position,
                 kv_heads: shape.kv_heads as u32,

@@ -39,6 +39,7 @@ mod tables;
 pub use block::{Queries, QueryBlock};
 pub use capture::Step;
 pub use cells::{Address, Area, CellAttention, CellPlan, CellPool, MOST_QUERIES, Scratch, Write};
+pub use compile::on_compile;
 pub use driver::{CallerStream, Device, Recording};
 pub use encode::{AT_ONCE, InvalidRow};
 pub use failure::{Failure, Vendor};

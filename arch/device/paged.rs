@@ -6,7 +6,7 @@
 //! combine   blocks of threads: [query heads, sequences]     adds the parts, rotates back, writes the output
 //! ```
 
-use super::compile::{Numbers, Source, load};
+use super::compile::{Job, Numbers, Source, load};
 use super::driver::{Buffer, Device, Event, Kernels, Stream};
 use super::failure::{Failure, Vendor};
 use super::held::{Biases, Encoder, Held, Incoming, RowKernels, Work};
@@ -214,14 +214,20 @@ impl Paged {
         self.shape.token_values()
     }
 
+    /// Returns what [`kernels`](Self::kernels) compiles.
+    pub(super) fn attend_job(&self, options: usize) -> Job {
+        let mut numbers = self.numbers();
+        numbers.whole.push(("OPTIONS", options as u32));
+        Job { source: Source::Attend, target: self.target.clone(), numbers }
+    }
+
     /// Returns the kernels, and compiles them at their first use.
     pub(super) fn kernels(&mut self, options: usize) -> Result<Arc<Kernels>, Failure> {
         if let Some(kernels) = &self.kernels[options] {
             return Ok(kernels.clone());
         }
-        let mut numbers = self.numbers();
-        numbers.whole.push(("OPTIONS", options as u32));
-        let mut kernels = load(&self.device, Source::Attend, &self.target, &numbers, &NAMES)?;
+        let job = self.attend_job(options);
+        let mut kernels = load(&self.device, job.source, &job.target, &job.numbers, &NAMES)?;
         kernels.share(ATTEND, step_bytes(&self.shape, &self.keys, &self.values))?;
         let kernels = Arc::new(kernels);
         self.kernels[options] = Some(kernels.clone());

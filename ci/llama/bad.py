@@ -154,7 +154,7 @@ assert np.array_equal(logits, expected)
 print("unloaded and loaded again: the same logits")
 
 # Hosts that say no version, lack a function, or have a function between the known ones: no device, and a sentence.
-names = re.findall(r"^    (ggml_\w+): fn", open("bindings/ggml/src/host.rs").read(), re.M)
+names = re.findall(r"^    (ggml_\w+): fn", open("bindings/ggml/src/functions.rs").read(), re.M)
 names.remove("ggml_backend_cpu_buffer_type")
 stubs = "".join(f"void *{name}(void) {{ return 0; }}\n" for name in names)
 with tempfile.TemporaryDirectory() as folder:

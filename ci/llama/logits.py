@@ -59,25 +59,32 @@ def context(cells, sequences=1, unified=True):
     return made
 
 
+def decode(made, rows):
+    """Decodes (token, position, sequence) in one call, and returns the status and the logits of each."""
+    batch = llama.llama_batch_init(len(rows), 0, 1)
+    batch.n_tokens = len(rows)
+    for number, (token, position, sequence) in enumerate(rows):
+        batch.token[number], batch.pos[number] = token, position
+        batch.n_seq_id[number], batch.seq_id[number][0] = 1, sequence
+        batch.logits[number] = 1
+    status = llama.llama_decode(made, batch)
+    logits = None
+    if status == 0:
+        logits = ffi.buffer(llama.llama_get_logits(made), len(rows) * width * 4)
+        logits = np.frombuffer(logits, np.float32).reshape(len(rows), width).copy()
+    llama.llama_batch_free(batch)
+    return status, logits
+
+
 def feed(made, tokens, first=0, sequence=0):
     """Decodes tokens, and returns the logits of each."""
     rows = []
     for start in range(0, len(tokens), options.ubatch):
         part = tokens[start : start + options.ubatch]
-        batch = llama.llama_batch_init(len(part), 0, 1)
-        batch.n_tokens = len(part)
-        for number, token in enumerate(part):
-            batch.token[number] = token
-            batch.pos[number] = first + start + number
-            batch.n_seq_id[number] = 1
-            batch.seq_id[number][0] = sequence
-            batch.logits[number] = 1
-        status = llama.llama_decode(made, batch)
+        status, logits = decode(made, [(token, first + start + at, sequence) for at, token in enumerate(part)])
         if status != 0:
             sys.exit(f"llama_decode returns {status}")
-        logits = ffi.buffer(llama.llama_get_logits(made), len(part) * width * 4)
-        rows.append(np.frombuffer(logits, np.float32).reshape(len(part), width).copy())
-        llama.llama_batch_free(batch)
+        rows.append(logits)
     return np.concatenate(rows)
 
 
@@ -130,6 +137,37 @@ elif options.test == "unified":
     step = options.ubatch
     runs = [[feed(made, tokens[at : at + step], at, of) for of in range(3)] for at in range(0, len(tokens), step)]
     logits = np.concatenate([rows for run in zip(*runs) for rows in run])
+elif options.test in ("together", "together-streams"):
+    # Batches with tokens of three sequences, which differ, and start one after the other.
+    texts = [[(token + 37 * of) % width for token in tokens] for of in range(3)]
+    made = context(3 * (len(tokens) + 64), 3, options.test == "together")
+    step, late = max(1, options.ubatch // 3), 24
+    runs = [[], [], []]
+    for at in range(0, len(tokens) + 2 * late, step):
+        rows = [(texts[of][p], p, of) for of in range(3) for p in range(at - of * late, at - of * late + step) if 0 <= p < len(tokens)]
+        status, found = decode(made, rows)
+        assert status == 0, status
+        for row, (_, _, of) in zip(found, rows):
+            runs[of].append(row)
+    logits = np.concatenate([np.stack(rows) for rows in runs])
+elif options.test == "refused":
+    # The model's last token has no finite embedding. A sequence with it must not harm the other one.
+    made = context(2 * (len(tokens) + 64), 2)
+    tokens = [token % (width - 1) for token in tokens]
+    runs, failed = [feed(made, tokens[:half])], 0
+    for position, token in enumerate([*tokens[:20], width - 1, *tokens[:180]]) if "GGML_BACKEND_PATH" in os.environ else ():
+        failed += decode(made, [(token, position - failed, 1)])[0] != 0
+    # A prompt with it fails at once, or once its pages close.
+    if "GGML_BACKEND_PATH" in os.environ:
+        print(json.dumps({"none_failed": int(failed == 0)}))
+        llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
+        statuses = [decode(made, [(width - 1, 0, 1), *((token, 1 + at, 1) for at, token in enumerate(tokens[:60]))])[0] for _ in range(2)]
+        print(json.dumps({"prompt_did_not_fail": int(0 in statuses)}))
+        llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
+    runs.append(feed(made, tokens[half:], half))
+    again = feed(made, tokens[:half], 0, 1)
+    print(json.dumps({"again": float(np.abs(again - runs[0]).mean())}))
+    logits = np.concatenate(runs)
 else:
     sys.exit(f"no such test: {options.test}")
 

@@ -3,6 +3,7 @@
 usage: made.py KIND OUT.gguf [LAYERS]
 
 KIND: llama    grouped-query attention, heads of width 64
+      lame     the same, and the last token has no finite embedding
       llama120 the same with heads of width 120, which octaplex cannot compress
       gemma2   sliding windows in every other layer, soft caps, heads of width 128
       mpt      ALiBi instead of rotary embeddings, heads of width 80
@@ -30,6 +31,7 @@ VOCABULARY, LAYERS, TRAINED = {
 LARGE = kind in ("qwen15", "smollm2")
 heads, groups, width = {
     "llama": (6, 3, 64),
+    "lame": (6, 3, 64),
     "llama120": (4, 2, 120),
     "gemma2": (4, 2, 128),
     "mpt": (4, 1, 80),
@@ -43,7 +45,7 @@ heads, groups, width = {
 embedding = heads * width if kind == "mpt" or LARGE else 192
 hidden = {"qwen15": 8960, "smollm2": 1536}.get(kind, 2 * embedding)
 
-writer = gguf.GGUFWriter(out, "llama" if LARGE or kind == "llama120" else kind)
+writer = gguf.GGUFWriter(out, "llama" if LARGE or kind in ("lame", "llama120") else kind)
 writer.add_name(f"made {kind}")
 writer.add_context_length(TRAINED)
 writer.add_embedding_length(embedding)
@@ -93,6 +95,8 @@ if kind == "gemma2":
 def tensor(name, *shape, scale=None):
     scale = scale or shape[-1] ** -0.5
     weights = (scale * rng.standard_normal(shape)).astype(np.float32)
+    if kind == "lame" and name == "token_embd.weight":
+        weights[-1] = np.nan
     if not LARGE:
         return writer.add_tensor(name, weights)
     q4_0 = gguf.GGMLQuantizationType.Q4_0

@@ -76,6 +76,16 @@ impl CellLayer {
         Ok(Self { config, layout, backend: Backend::detect().kernels(), pool, front, decided })
     }
 
+    /// Compiles the kernels that these layers and their plan lack, side by side. Then [`prepare`](Self::prepare) compiles
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn compile(device: &Device, layers: &[&Self]) -> Result<(), Error> {
+        let pools: Vec<&CellPool> = layers.iter().map(|layer| &layer.pool).collect();
+        Ok(CellPool::compile(device, &pools)?)
+    }
+
     /// Compiles kernels and allocates the memory of steps. Layers in `like` lend theirs if they have the same codecs.
     ///
     /// # Errors
@@ -118,7 +128,7 @@ impl CellLayer {
     /// Copies rows of an area to places, and encodes pages of it, as a [`Book`] says and
     /// [`CellPlan::set_closing`] was told. The first pages that close decide balance and prefix centre.
     ///
-    /// [`CellPlan::take_refused`] says whether a codec could not hold a row, for example because it is not finite.
+    /// [`CellPlan::take_lost`] says which cells could not be held, for example because a value is not finite.
     ///
     /// # Errors
     /// [`Error::Device`].

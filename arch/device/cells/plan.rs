@@ -25,8 +25,15 @@ pub struct CellPlan {
     pub(super) slots: Buffer<u32>,
     pub(super) coded: Buffer<u64>,
     pub(super) refused: Buffer<u32>,
+    /// Two words for each page: its cells that were refused.
+    pub(super) lost: Buffer<u32>,
     /// The lengths of these lists: pages to open, pairs, pages to close.
     pub(super) counts: [usize; 3],
+}
+
+/// Returns what a plan's kernels are compiled from.
+pub(super) fn job(device: &Device) -> Job {
+    Job { source: Source::Cells, target: device.architecture().into(), numbers: Numbers::default() }
 }
 
 impl CellPlan {
@@ -40,8 +47,8 @@ impl CellPlan {
     pub fn new(device: &Device, stream_pages: usize, streams: usize, exact: usize) -> Result<Self, Failure> {
         let pages = stream_pages.saturating_mul(streams);
         assert!(pages > 0 && exact > 0 && pages.saturating_mul(SLOT_TOKENS).saturating_add(exact) < 1 << 31);
-        let kernels =
-            Arc::new(load(device, Source::Cells, device.architecture(), &Numbers::default(), &ROW_NAMES)?);
+        let job = job(device);
+        let kernels = Arc::new(load(device, job.source, &job.target, &job.numbers, &ROW_NAMES)?);
         let row = stream_pages * SLOT_TOKENS + exact;
         let plan = Self {
             kernels,
@@ -61,6 +68,7 @@ impl CellPlan {
             slots: Buffer::new(device, pages)?,
             coded: Buffer::new(device, pages)?,
             refused: Buffer::new(device, 1)?,
+            lost: Buffer::new(device, 2 * pages)?,
             counts: [0; 3],
             device: device.clone(),
         };
@@ -73,6 +81,7 @@ impl CellPlan {
             .collect();
         plan.starts.write(0, &starts)?;
         plan.refused.write(0, &[u32::MAX])?;
+        plan.lost.zero()?;
         Ok(plan)
     }
 
@@ -164,17 +173,23 @@ impl CellPlan {
         Ok(())
     }
 
-    /// Returns whether a codec could not hold a row since the last call. The pages that closed are then lost.
+    /// Returns the cells that were refused since the last call, as pages with a bit for each cell: their values are not finite
+    /// in f16, or a codec could not hold a row of their page.
     ///
     /// # Errors
     /// Errors of the driver, also of earlier kernels.
-    pub fn take_refused(&self) -> Result<bool, Failure> {
-        let mut refused = [0];
-        self.refused.read(0, &mut refused)?;
-        if refused[0] != u32::MAX {
-            self.refused.write(0, &[u32::MAX])?;
+    pub fn take_lost(&self) -> Result<Vec<(u32, u64)>, Failure> {
+        let mut words = alloc::vec![0; self.lost.len()];
+        self.lost.read(0, &mut words)?;
+        let pages = words.as_chunks::<2>().0.iter().enumerate();
+        let lost: Vec<(u32, u64)> = pages
+            .map(|(page, [low, high])| (page as u32, u64::from(*low) | u64::from(*high) << 32))
+            .filter(|(_, cells)| *cells != 0)
+            .collect();
+        if !lost.is_empty() {
+            self.lost.zero()?;
         }
-        Ok(refused[0] != u32::MAX)
+        Ok(lost)
     }
 
     pub(super) fn row(&self) -> usize {

@@ -280,6 +280,16 @@ impl Driver for Cuda {
     }
 }
 
+/// Returns NVRTC's version, such as 12,009 for 12.9, or 0 without it.
+pub(super) fn compiler_version() -> u64 {
+    use nvrtc::sys;
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: opens the compiler's library, and calls it as its header says.
+    let found =
+        unsafe { sys::is_culib_present() && sys::nvrtcVersion(&mut major, &mut minor).result().is_ok() };
+    if found { u64::from(major.unsigned_abs()) * 1000 + u64::from(minor.unsigned_abs()) } else { 0 }
+}
+
 /// Compiles with NVRTC: to a cubin for `sm_..`, to PTX for `compute_..`.
 pub(super) fn compile(source: &CStr, target: &str, options: &[String]) -> Result<Vec<u8>, Failure> {
     use nvrtc::{result, sys};

@@ -252,7 +252,11 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
         const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(h, heads - 1));
-        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN, top = x;
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN;
+#if OPTIONS > 1 // a row that is not finite must not show where it is hidden
+        if (lane < count && biases[position] == HIDDEN) x = HIDDEN;
+#endif
+        float top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
         top = fmaxf(top, NOTHING);
@@ -270,8 +274,13 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
         float sum[HALF][2] = {};
 #pragma unroll 8
         for (int token = 0; token < EXACT_TOKENS; token++) {
-            const u32 two = token < count ? load<u32>(memory + token * EXACT_ROW + 2 * DIM + 2 * c) : 0;
             const float4 four = load<float4>(reinterpret_cast<const u8 *>(weights + token * HEADS + h0));
+#if OPTIONS > 1 // 0 times infinity is NaN
+            const bool seen = token < count && four.x + four.y + four.z + four.w != 0;
+#else
+            const bool seen = token < count;
+#endif
+            const u32 two = seen ? load<u32>(memory + token * EXACT_ROW + 2 * DIM + 2 * c) : 0;
             const float of[HALF] = {four.x, four.y, four.z, four.w}, low = from_f16(two & 0xFFFF), high = from_f16(two >> 16);
 #pragma unroll
             for (int h = 0; h < HALF; h++) sum[h][0] = fmaf(of[h], low, sum[h][0]), sum[h][1] = fmaf(of[h], high, sum[h][1]);

@@ -20,6 +20,7 @@ struct Cells {
     const u16 *mask;       // show: f16 [queries][mask_stride], or null
     const u64 *hidden;     // show: cells of each page that closed pages must not show
     float *bias;           // show: [queries][bias_stride]
+    u32 *lost;             // write, stash, gather: cells of each page with a value that is not finite, two words each
     u64 row_stride;        // write: in floats
     u64 mask_stride, bias_stride;
     u64 first, cells, seen; // first: number of the first cell. cells: number of cells. seen: cells that a query may see
@@ -27,6 +28,11 @@ struct Cells {
     u32 kv_heads, dim, side, wide; // wide: 1: indices have 64 bits
     u32 zero;
 };
+
+// Notes a cell with a value that is not finite.
+__device__ __forceinline__ void check(const Cells &c, u64 cell, u32 bits) {
+    if ((bits & 0x7C00) == 0x7C00) atomicOr(c.lost + cell / 32, 1u << (cell % 32));
+}
 
 // A block of threads for each row.
 extern "C" __global__ void __launch_bounds__(128) write(const __grid_constant__ Cells c) {
@@ -38,7 +44,11 @@ extern "C" __global__ void __launch_bounds__(128) write(const __grid_constant__ 
     if (page < 0) return;
     const float *from = static_cast<const float *>(c.rows) + row * c.row_stride;
     u16 *to = c.exact + ((u64)page + cell % 64) * c.kv_heads * 2 * c.dim + c.side * c.dim;
-    for (u32 i = threadIdx.x; i < c.kv_heads * c.dim; i += blockDim.x) to[i / c.dim * 2 * c.dim + i % c.dim] = (u16)to_f16(from[i]);
+    for (u32 i = threadIdx.x; i < c.kv_heads * c.dim; i += blockDim.x) {
+        const u16 value = (u16)to_f16(from[i]);
+        to[i / c.dim * 2 * c.dim + i % c.dim] = value;
+        check(c, cell, value);
+    }
 }
 
 // A thread for each position of a query: cells, then places.
@@ -65,7 +75,11 @@ extern "C" __global__ void __launch_bounds__(128) stash(const __grid_constant__ 
     const int cell = c.cell_of[2 * blockIdx.x], place = c.cell_of[2 * blockIdx.x + 1];
     const u64 width = (u64)c.kv_heads * c.dim, row = ((u64)cell - c.first) * width;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x)
-        for (u32 side = 0; side < 2; side++) *at_place(c, place, i, side) = c.scratch[side][row + i];
+        for (u32 side = 0; side < 2; side++) {
+            const u16 value = c.scratch[side][row + i];
+            *at_place(c, place, i, side) = value;
+            check(c, cell, value);
+        }
 }
 extern "C" __global__ void __launch_bounds__(128) recall(const __grid_constant__ Cells c) {
     const int cell = c.cell_of[blockIdx.x];
@@ -76,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128) recall(const __grid_constant__
 }
 
 // A block of threads for each page, head and side. Keys that are not coded become the mean of the others, so that they do not
-// move the page's centre. Such values become zeros.
+// move the page's centre. Such values become zeros. So do values that are not finite, because their cells are lost.
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ Cells c) {
     const u32 page = blockIdx.x, head = blockIdx.y, side = blockIdx.z;
     const u64 coded = c.coded[page], width = (u64)c.kv_heads * c.dim;
@@ -84,10 +98,19 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
         const u16 *from = c.scratch[side] + ((u64)c.pages[page] - c.first) * width + head * c.dim + i;
         float sum = 0;
         u32 count = 0;
-        for (u32 token = 0; token < 64; token++)
-            if (coded >> token & 1) sum += from_f16(from[token * width]), count++;
+        u64 usable = coded;
+        for (u32 token = 0; token < 64; token++) {
+            if (!(coded >> token & 1)) continue;
+            const u32 bits = from[token * width];
+            if ((bits & 0x7C00) == 0x7C00) {
+                check(c, c.pages[page] + token, bits);
+                usable &= ~(1ull << token);
+            } else {
+                sum += from_f16(bits), count++;
+            }
+        }
         const u16 mean = side == 0 && count ? (u16)to_f16(sum / (float)count) : 0;
         u16 *to = c.out + (((u64)page * 64 * c.kv_heads + head) * 2 + side) * c.dim + i;
-        for (u32 token = 0; token < 64; token++) to[token * width * 2] = coded >> token & 1 ? from[token * width] : mean;
+        for (u32 token = 0; token < 64; token++) to[token * width * 2] = usable >> token & 1 ? from[token * width] : mean;
     }
 }

@@ -19,6 +19,7 @@ struct Encode {
     const float *book_thresholds;   // [31]: its thresholds
     const float *front;             // [kv heads][balance, prefix][WHOLE]
     u32 *refused;                   // the first row that its codec cannot hold: see `refuse`
+    u32 *lost;                      // null, or two words for each slot: all bits of one with such a row
     const u32 *search;              // triplets: see `Search`; chunks: the set's members; codes with look-ups: thresholds, then
                                     // centroids, as many as their bits count; `Path`s: centroids by code and window
     u64 position;                   // of the first token; ~0: 64 times the number of each slot
@@ -191,6 +192,7 @@ __device__ __forceinline__ bool is_finite_f16(u32 bits) { return (bits & 0x7C00)
 // [page][head][keys, values][257]: 0 for the centre, which is computed before the rows, or the row plus 1.
 __device__ __forceinline__ void refuse(const Encode &p, bool of_keys, u32 row) {
     atomicMin(p.refused, ((blockIdx.x * p.kv_heads + blockIdx.y) * 2 + (of_keys ? 0 : 1)) * (MOST_TOKENS + 1) + row);
+    if (p.lost) atomicOr(p.lost + 2 * p.slots[blockIdx.x], ~0u), atomicOr(p.lost + 2 * p.slots[blockIdx.x] + 1, ~0u);
 }
 
 __device__ __forceinline__ float stored_norm(const Encode &p, float norm, float correlation, float energy) {

@@ -3,7 +3,7 @@
 //! The two layouts differ in one interface: that of buffer types has two more functions from API 3 on. `probe.rs` finds out
 //! which one the host has. Functions that this library does not implement are null pointers, so their types do not matter.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 
 /// A function that this library neither implements nor calls.
 pub(crate) type Unused = *const c_void;
@@ -50,6 +50,32 @@ impl Tensor {
     pub(crate) fn float(&self, number: usize) -> f32 {
         f32::from_bits(self.op_params[number] as u32)
     }
+
+    /// Returns the name.
+    pub(crate) fn name(&self) -> &[u8] {
+        // SAFETY: ggml ends names with a zero within the array.
+        unsafe { CStr::from_ptr(self.name.as_ptr()) }.to_bytes()
+    }
+
+    /// Returns the tensor behind a view, or this tensor.
+    pub(crate) fn root(&self) -> &Self {
+        // SAFETY: `view_src` is null or a tensor that lives as long as its views.
+        unsafe { self.view_src.as_ref() }.unwrap_or(self)
+    }
+}
+
+/// `struct ggml_cgraph`. Only its identity is known here.
+#[cfg(feature = "cuda")]
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Graph {
+    pub(crate) words: [u64; 12],
+}
+
+#[cfg(feature = "cuda")]
+impl Graph {
+    /// The place at which newer versions have a number that tells graphs apart.
+    pub(crate) const UID: usize = 11;
 }
 
 /// A layout of ggml's backend interface.

@@ -1,8 +1,8 @@
 //! Buffers: memory for plain tensors, and stores for caches. The host reads and writes both through this module.
 
 use crate::abi::{Buffer, BufferInterface, BufferType2, BufferType3, FAILED, SUCCESS, Tensor};
-use crate::device::{Instance, NAME, instance_of, lock};
 use crate::guarded;
+use crate::instance::{Instance, NAME, instance_of, lock};
 use crate::store::{self, Rows, Store};
 use crate::system;
 use core::ffi::{c_char, c_int, c_void};
@@ -80,7 +80,7 @@ pub(crate) extern "C" fn alloc_size<T: BufferType>(buffer_type: *mut c_void, ten
             let told = if instance.is_debug { nominal } else { store.expected_bytes(instance) };
             (store.role, told)
         });
-        lock(&instance.plan).tell(store::name(tensor), nominal, store)
+        lock(&instance.plan).tell(tensor.name(), nominal, store)
     })
 }
 

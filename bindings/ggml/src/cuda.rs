@@ -24,18 +24,6 @@ pub(crate) use wrap::attach;
 
 use core::ffi::c_int;
 
-/// `struct ggml_cgraph`. Only its identity is known here.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Graph {
-    words: [u64; 12],
-}
-
-impl Graph {
-    /// The place at which newer versions have a number that tells graphs apart.
-    const UID: usize = 11;
-}
-
 /// The kind of an operation, by its number. Numbers differ between versions, and names do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Op {

@@ -1,7 +1,8 @@
 //! Runs single operations on the host's own CPU backend, on plain memory of this library and on decoded rows.
 
 use crate::abi::{Backend, DEVICE_CPU, FAILED, Tensor};
-use crate::host::{Host, InitParams};
+use crate::functions::InitParams;
+use crate::host::Host;
 use core::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 

@@ -19,9 +19,9 @@
 //! With OpenMP nothing is replaced: `threads.rs` uses its threads.
 
 use crate::abi::{Backend, DEVICE_CPU, F32, Registry, Tensor};
-use crate::host::{Functions, InitParams};
+use crate::functions::{Functions, InitParams};
 use crate::system::is_writable;
-use crate::threads::Work;
+use crate::work::Work;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::cell::{Cell, RefCell};
 use std::ptr::null_mut;

@@ -14,7 +14,7 @@
 //! get, set, copy, clear ->  buffer.rs   rows in f16
 //! ```
 //!
-//! This library does not link ggml. `abi.rs` declares the layout of ggml's backend interface. `host.rs` looks up ggml's
+//! This library does not link ggml. `abi.rs` declares the layout of ggml's backend interface. `functions.rs` looks up ggml's
 //! functions in the library that called [`ggml_backend_init`], and `probe.rs` compares the layout. A ggml that is laid out
 //! otherwise gets no device, and a line on standard error.
 //!
@@ -27,8 +27,10 @@ mod buffer;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod functions;
 mod host;
 mod inner;
+mod instance;
 mod lent;
 mod memory;
 mod ops;
@@ -38,6 +40,7 @@ mod settings;
 mod store;
 mod system;
 mod threads;
+mod work;
 
 use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

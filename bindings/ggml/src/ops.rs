@@ -1,7 +1,7 @@
 //! The operations on caches that the host requests.
 
 use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor};
-use crate::device::{Instance, lock};
+use crate::instance::{Instance, lock};
 use crate::store::{self, Rows, Store};
 use core::ffi::c_int;
 use core::ops::Range;

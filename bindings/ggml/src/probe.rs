@@ -5,7 +5,7 @@
 //! lead into the library that owns it. A pointer is called only after it has passed.
 
 use crate::abi::{Backend, Buffer, DEVICE_CPU, Device, F32, Registry, Tensor, Version};
-use crate::host::{Functions, InitParams};
+use crate::functions::{Functions, InitParams};
 use crate::system::base_of;
 use core::ffi::c_void;
 use core::mem::{offset_of, size_of};
@@ -180,7 +180,7 @@ unsafe fn tensor(functions: &Functions) -> Result<(), &'static str> {
         let (whole_ref, view_ref) = (&*whole, &*view);
         let fits = whole_ref.kind == F32
             && (whole_ref.ne, whole_ref.nb) == ([24, 1, 1, 1], [4, 96, 96, 96])
-            && crate::store::name(whole_ref) == b"octaplex"
+            && whole_ref.name() == b"octaplex"
             && whole_ref.buffer.is_null()
             && whole_ref.data.is_null()
             && whole_ref.extra.is_null()

@@ -1,5 +1,6 @@
 //! Settings from environment variables.
 
+use octaplex::cache::Choice;
 use octaplex::codecs::{F16Spec, Role};
 use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
 use std::{env, fs};
@@ -19,13 +20,10 @@ const NAMES: [&str; 9] = [
 /// The settings of all caches.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Codecs that the user named.
-    keys: Option<CodecSpec>,
-    values: Option<CodecSpec>,
-    /// The largest number of bits a value for codecs that the user did not name.
-    bits: Option<f64>,
-    /// The codecs that a profile chooses for the bits.
-    profile: Option<Solved>,
+    /// The choice of codecs.
+    choice: Choice,
+    /// The layers of the model that a profile is of, with their codecs.
+    layers: Vec<LayerConfig>,
     /// First tokens of a sequence, which stay exact.
     pub(crate) sinks: usize,
     /// At least this many of the newest tokens stay exact.
@@ -42,41 +40,14 @@ pub(crate) struct Settings {
 /// Bytes of a profile, which has a few thousand.
 const LARGEST_PROFILE: u64 = 1 << 20;
 
-/// A profile, and the codecs of each layer's keys and values.
-#[derive(Clone, Debug)]
-struct Solved {
-    profile: Profile,
-    layers: Vec<[CodecSpec; 2]>,
-}
-
-impl Solved {
-    fn read(path: &str, bits: f64) -> Result<Self, String> {
-        // Opening a pipe may take for ever, and a device may have no end.
-        let about = fs::metadata(path).map_err(|why| why.to_string())?;
-        if !about.is_file() || about.len() > LARGEST_PROFILE {
-            return Err(format!("not a regular file of at most {LARGEST_PROFILE} bytes"));
-        }
-        let text = fs::read_to_string(path).map_err(|why| why.to_string())?;
-        let profile: Profile = text.parse().map_err(|why| format!("{why}"))?;
-        let mut config = CacheConfig::new(profile.layers(), profile.kv_heads(), profile.key_dim(), 4096);
-        config.each.value_dim = profile.value_dim();
-        let layers = profile.solve(&config, bits).map_err(|why| why.to_string())?;
-        Ok(Self { profile, layers: layers.iter().map(|layer| [layer.keys, layer.values]).collect() })
+fn read_profile(path: &str) -> Result<Profile, String> {
+    // Opening a pipe may take for ever, and a device may have no end.
+    let about = fs::metadata(path).map_err(|why| why.to_string())?;
+    if !about.is_file() || about.len() > LARGEST_PROFILE {
+        return Err(format!("not a regular file of at most {LARGEST_PROFILE} bytes"));
     }
-
-    fn codec(&self, role: Role, layer: u32, heads: usize, dim: usize) -> Result<CodecSpec, String> {
-        let (profile, number) = (&self.profile, usize::from(role == Role::Values));
-        let width = [profile.key_dim(), profile.value_dim()][number];
-        match self.layers.get(layer as usize) {
-            Some(codecs) if (heads, dim) == (profile.kv_heads(), width) => Ok(codecs[number]),
-            _ => Err(format!(
-                "OCTAPLEX_PROFILE is of another model: it has {} layers of {} heads of width {width}, and layer {layer} \
-                 has {heads} of width {dim}",
-                profile.layers(),
-                profile.kv_heads()
-            )),
-        }
-    }
+    let text = fs::read_to_string(path).map_err(|why| why.to_string())?;
+    text.parse().map_err(|why| format!("{why}"))
 }
 
 impl Settings {
@@ -92,10 +63,8 @@ impl Settings {
     /// Returns the settings without any variable.
     pub(crate) fn none() -> Self {
         Self {
-            keys: None,
-            values: None,
-            bits: None,
-            profile: None,
+            choice: Choice::default(),
+            layers: Vec::new(),
             sinks: 4,
             window: 64,
             backend: Backend::detect(),
@@ -134,17 +103,22 @@ impl Settings {
             },
             None => None,
         };
-        let profile = match (path, bits) {
-            (Some(path), Some(bits)) => Some(
-                Solved::read(path.trim(), bits).map_err(|why| format!("OCTAPLEX_PROFILE={path}: {why}"))?,
-            ),
-            (Some(path), None) => {
-                return Err(format!(
-                    "OCTAPLEX_PROFILE={path}: a profile spends bits: set OCTAPLEX_BITS as well"
-                ));
-            }
-            (None, _) => None,
-        };
+        let mut choice =
+            Choice { keys: codec("OCTAPLEX_KEYS")?, values: codec("OCTAPLEX_VALUES")?, bits, profile: None };
+        let mut layers = Vec::new();
+        if let Some(path) = path {
+            let wrong = |why: String| format!("OCTAPLEX_PROFILE={path}: {why}");
+            let profile = read_profile(path.trim()).map_err(wrong)?;
+            let mut config = CacheConfig::new(profile.layers(), profile.kv_heads(), profile.key_dim(), 4096);
+            config.each.value_dim = profile.value_dim();
+            choice.profile = Some(profile);
+            layers = config.choose(&choice).map_err(|why| wrong(why.to_string()))?;
+        } else if let Choice { keys: None, values: None, bits: Some(16.0), .. } = choice {
+            let exact = Some(CodecSpec::F16(F16Spec));
+            choice = Choice { keys: exact, values: exact, ..Choice::default() };
+        } else if let (Err(why), Some(bits)) = (with_codecs(&choice, 1, 128), bits) {
+            return Err(format!("OCTAPLEX_BITS={bits}: {why}"));
+        }
         let backend = match read("OCTAPLEX_BACKEND") {
             Some(text) => Backend::named(text.trim()).ok_or_else(|| {
                 let names: Vec<_> = Backend::available().map(Backend::name).collect();
@@ -153,10 +127,8 @@ impl Settings {
             None => none.backend,
         };
         Ok(Self {
-            keys: codec("OCTAPLEX_KEYS")?,
-            values: codec("OCTAPLEX_VALUES")?,
-            bits,
-            profile,
+            choice,
+            layers,
             sinks: number("OCTAPLEX_SINKS", none.sinks, 64)?,
             window: number("OCTAPLEX_WINDOW", none.window, 1 << 20)?,
             backend,
@@ -173,22 +145,28 @@ impl Settings {
         heads: usize,
         dim: usize,
     ) -> Result<CodecSpec, String> {
-        let named = if role == Role::Keys { self.keys } else { self.values };
-        if let Some(codec) = named {
-            return Ok(codec);
-        }
-        if let Some(profile) = &self.profile {
-            return profile.codec(role, layer, heads, dim);
-        }
-        let Some(bits) = self.bits else {
-            let default = LayerConfig::new(heads, dim, 4096);
-            return Ok(if role == Role::Keys { default.keys } else { default.values });
+        let each = if self.choice.profile.is_some() {
+            let (config, number) = (self.layers.first(), self.layers.len());
+            let width = |config: &LayerConfig| {
+                if role == Role::Keys { config.key_dim } else { config.value_dim }
+            };
+            match self.layers.get(layer as usize) {
+                Some(config) if (heads, dim) == (config.kv_heads, width(config)) => *config,
+                _ => {
+                    return Err(format!(
+                        "OCTAPLEX_PROFILE is of another model: it has {number} layers of {} heads of width {}, and layer \
+                         {layer} has {heads} of width {dim}",
+                        config.map_or(0, |config| config.kv_heads),
+                        config.map_or(0, width)
+                    ));
+                }
+            }
+        } else {
+            with_codecs(&self.choice, heads, dim).map_err(|why| match self.choice.bits {
+                Some(bits) => format!("{bits} bits at a width of {dim}: {why}"),
+                None => why,
+            })?
         };
-        if bits >= 16.0 {
-            return Ok(CodecSpec::F16(F16Spec));
-        }
-        let config = CacheConfig::new(1, heads, dim, 4096).for_bits(bits);
-        let each = config.map_err(|why| format!("{bits} bits at a width of {dim}: {why}"))?.each;
         Ok(if role == Role::Keys { each.keys } else { each.values })
     }
 
@@ -196,6 +174,12 @@ impl Settings {
     pub(crate) fn open_pages(&self, streams: usize) -> usize {
         streams.max(1) * (1 + self.window.div_ceil(64))
     }
+}
+
+/// Returns the configuration of a layer with the codecs of a choice that has no profile.
+fn with_codecs(choice: &Choice, heads: usize, dim: usize) -> Result<LayerConfig, String> {
+    let config = CacheConfig::new(1, heads, dim, 4096).with_codecs(choice);
+    config.map(|config| config.each).map_err(|why| why.to_string())
 }
 
 #[cfg(test)]
@@ -245,17 +229,20 @@ mod tests {
         #[cfg(unix)]
         assert!(refused("/dev/zero", "2.5").contains("not a regular file"));
         assert!(refused(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"), "2.5").contains("no profile"));
+        assert!(of(&[("OCTAPLEX_PROFILE", path)]).unwrap_err().contains("set bits as well"));
     }
 
     #[test]
     fn what_makes_no_sense_is_refused_in_words() {
+        let both = of(&[("OCTAPLEX_BITS", "4"), ("OCTAPLEX_KEYS", "f16")]).unwrap_err();
+        assert!(both.starts_with("OCTAPLEX_BITS=4: ") && both.contains("either bits or codecs"), "{both}");
         for (name, text, why) in [
             ("OCTAPLEX_KEYS", "trelis", "no such codec"),
             ("OCTAPLEX_BITS", "1", "2.3 to 16"),
             ("OCTAPLEX_BITS", "NaN", "2.3 to 16"),
             ("OCTAPLEX_SINKS", "65", "0 to 64"),
             ("OCTAPLEX_WINDOW", "-1", "0 to"),
-            ("OCTAPLEX_PROFILE", "none", "OCTAPLEX_BITS as well"),
+            ("OCTAPLEX_PROFILE", "none", "o such file"),
             ("OCTAPLEX_BACKEND", "avx1024", "scalar"),
             ("OCTAPLEX_ONLY_KNOWN", "yes", "0 to 1"),
         ] {

@@ -1,8 +1,8 @@
 //! Stores the cells of the host's cache tensors, such as `cache_k_l0`.
 
 use crate::abi::{BF16, F16, Tensor};
-use crate::device::{Instance, lock};
-use core::ffi::{CStr, c_int};
+use crate::instance::{Instance, lock};
+use core::ffi::c_int;
 use octaplex::cells::{CellConfig, CellPages};
 use octaplex::codecs::{F16Spec, Role};
 use octaplex::{CodecSpec, f16};
@@ -38,7 +38,7 @@ const PREFIX: [&[u8]; 2] = [b"cache_k_l", b"cache_v_l"];
 impl Store {
     /// Creates the store of a tensor that the host is allocating, or returns `None` if it is not a cache.
     pub(crate) fn new(tensor: &Tensor) -> Option<Self> {
-        let name = name(tensor);
+        let name = tensor.name();
         let number = PREFIX.iter().position(|prefix| name.starts_with(prefix))?;
         let size = |axis: usize| usize::try_from(tensor.ne[axis]).ok();
         let (width, cells, streams) = (size(0)?, size(1)?, size(2)?);
@@ -185,18 +185,6 @@ impl Store {
     }
 }
 
-/// Returns a tensor's name.
-pub(crate) fn name(tensor: &Tensor) -> &[u8] {
-    // SAFETY: ggml ends names with a zero within the array.
-    unsafe { CStr::from_ptr(tensor.name.as_ptr()) }.to_bytes()
-}
-
-/// Returns the tensor behind a view, or the tensor itself.
-pub(crate) fn root(tensor: &Tensor) -> &Tensor {
-    // SAFETY: `view_src` is null or a tensor that lives as long as its views.
-    unsafe { tensor.view_src.as_ref() }.unwrap_or(tensor)
-}
-
 /// Returns whether a tensor that is no view lies in a buffer of this library.
 fn is_ours(instance: &Instance, root: &Tensor) -> bool {
     // SAFETY: the buffer is one of the host's.
@@ -207,7 +195,7 @@ fn is_ours(instance: &Instance, root: &Tensor) -> bool {
 
 /// Returns the store behind a tensor or a view.
 pub(crate) fn of<'a>(instance: &Instance, tensor: &'a Tensor) -> Option<&'a Store> {
-    let root = root(tensor);
+    let root = tensor.root();
     if root.extra.is_null() || !is_ours(instance, root) {
         return None;
     }
@@ -217,19 +205,19 @@ pub(crate) fn of<'a>(instance: &Instance, tensor: &'a Tensor) -> Option<&'a Stor
 
 /// Returns whether a tensor lies in plain memory of this library: in its buffers, and no store.
 pub(crate) fn is_plain(instance: &Instance, tensor: &Tensor) -> bool {
-    let root = root(tensor);
+    let root = tensor.root();
     root.extra.is_null() && is_ours(instance, root)
 }
 
 /// Returns whether a tensor has no memory yet. The host asks so about weights, and about caches whose size it estimates.
 pub(crate) fn is_imagined(tensor: &Tensor) -> bool {
     // SAFETY: the buffer is null or one of the host's.
-    unsafe { root(tensor).buffer.as_ref() }.is_some_and(|buffer| buffer.context.is_null())
+    unsafe { tensor.root().buffer.as_ref() }.is_some_and(|buffer| buffer.context.is_null())
 }
 
 /// Returns whether a tensor lies in memory of the host's CPU.
 pub(crate) fn is_on_host(instance: &Instance, tensor: &Tensor) -> bool {
-    let root = root(tensor);
+    let root = tensor.root();
     let functions = &instance.host.functions;
     // SAFETY: the buffer is one of the host's; calls as ggml-backend.h declares them.
     !root.buffer.is_null()

@@ -6,9 +6,9 @@
 
 use crate::lent;
 use crate::system::Libraries;
+use crate::work::Work;
 use core::ffi::{c_uint, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// The type of `GOMP_parallel` in GCC's and LLVM's runtimes.
@@ -40,7 +40,7 @@ impl Team {
         if threads <= 1 {
             return (0..count).for_each(task);
         }
-        let work = Work { next: AtomicUsize::new(0), count, task, failed: AtomicBool::new(false) };
+        let work = Work::new(count, task);
         match openmp() {
             Some(parallel) => {
                 let data = core::ptr::from_ref(&work).cast_mut().cast();
@@ -54,7 +54,7 @@ impl Team {
                 }
             }
         }
-        assert!(!work.failed.load(Ordering::Relaxed), "a task panicked");
+        assert!(!work.has_failed(), "a task panicked");
     }
 
     fn in_pool(&self, threads: usize, work: &Work) {
@@ -70,41 +70,6 @@ impl Team {
                 work.share();
             }),
             None => work.share(),
-        }
-    }
-}
-
-/// Tasks. Threads take the next one until none is left.
-pub(crate) struct Work<'a> {
-    next: AtomicUsize,
-    count: usize,
-    task: &'a (dyn Fn(usize) + Sync),
-    failed: AtomicBool,
-}
-
-impl Work<'_> {
-    /// Returns whether no task is left.
-    fn is_taken(&self) -> bool {
-        self.next.load(Ordering::Relaxed) >= self.count
-    }
-
-    /// Takes tasks. Never unwinds.
-    pub(crate) fn share(&self) {
-        // Threads of the host's OpenMP may round otherwise or flush denormals.
-        let tasks = || octaplex::with_default_floats(|| self.take_tasks());
-        let shared = catch_unwind(AssertUnwindSafe(tasks));
-        if shared.is_err() {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn take_tasks(&self) {
-        loop {
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            if next >= self.count {
-                break;
-            }
-            (self.task)(next);
         }
     }
 }

@@ -28,6 +28,8 @@ struct Page {
     first: u64,
     /// Cells of a closed page that lie in places of their own.
     exact: u64,
+    /// Cells whose rows were refused, until they are written again.
+    lost: u64,
 }
 
 /// The work of a change of pages: for each layer, rows to copy and pages to encode.
@@ -153,6 +155,7 @@ impl Book {
             let (page, bit) = (&mut self.pages[cell / PAGE], 1 << (cell % PAGE));
             page.written |= bit;
             page.first &= !bit;
+            page.lost &= !bit;
         }
     }
 
@@ -256,6 +259,39 @@ impl Book {
         let own = |cell: &Option<u32>| cell.is_some_and(|cell| cell / PAGE as u32 == page);
         self.rows.iter_mut().filter(|cell| own(cell)).for_each(|cell| *cell = None);
         self.pages[page as usize].exact = 0;
+    }
+
+    /// Forgets rows that could not be held, as [`CellPlan::take_lost`](super::CellPlan::take_lost) returns them. They are lost
+    /// until their cells are written again. A page all of whose bits are set is one that a codec refused. Its exact cells stay.
+    pub fn lose(&mut self, pages: &[(u32, u64)]) {
+        for &(number, cells) in pages {
+            let Some(page) = self.pages.get_mut(number as usize) else { continue };
+            let lost = page.written & if cells == u64::MAX { !page.exact } else { cells };
+            page.lost |= lost;
+            page.written &= !lost;
+            page.first &= !lost;
+            page.exact &= !lost;
+            let gone = |cell: u32| cell / PAGE as u32 == number && lost >> (cell % PAGE as u32) & 1 == 1;
+            self.rows.iter_mut().filter(|cell| cell.is_some_and(gone)).for_each(|cell| *cell = None);
+            if page.written == 0 {
+                if let Body::Open(Some(place)) = page.body {
+                    self.free.push(place);
+                }
+                page.body = Body::Empty;
+                self.open.retain(|open| *open != number);
+            }
+        }
+    }
+
+    /// Returns the lost cells.
+    #[must_use]
+    pub fn lost(&self) -> Vec<usize> {
+        let pages = self.pages.iter().enumerate().filter(|(_, page)| page.lost != 0);
+        let cells_of = |(number, page): (usize, &Page)| {
+            let lost = page.lost;
+            (0..PAGE).filter(move |cell| lost >> cell & 1 == 1).map(move |cell| number * PAGE + cell)
+        };
+        pages.flat_map(cells_of).collect()
     }
 
     /// Marks first cells of sequences, if their pages are open: they stay exact.
@@ -371,6 +407,33 @@ mod tests {
         book.clear();
         assert!(book.is_empty());
         check(&book);
+    }
+
+    #[test]
+    fn lost_cells_come_back_when_they_are_written() {
+        let mut book = Book::new(8, 1, 4, 1);
+        book.write(&(0..70).collect::<Vec<_>>());
+        let settled = book.settle(&[]).unwrap();
+        assert_eq!(settled.close, [(0, !0xf)]);
+        book.lose(&[(1, 0b11)]);
+        assert_eq!(book.lost(), [64, 65]);
+        check(&book);
+        // A codec refuses page 0: its exact cells stay.
+        book.lose(&[(0, !0)]);
+        assert_eq!(book.lost().len(), 62);
+        assert_eq!(book.places().1.iter().filter(|cell| **cell < 64).count(), 4);
+        check(&book);
+        // All of an open page: its places are free, and it is empty.
+        book.lose(&[(1, 0b11_1111), (7, 1)]);
+        assert_eq!((book.lost().len(), book.open.len()), (66, 0));
+        check(&book);
+        assert!(book.write(&[64, 65]));
+        assert_eq!(book.lost().len(), 64);
+        book.rewrite(&(0..64).collect::<Vec<_>>(), &[]);
+        assert_eq!(book.lost(), [66, 67, 68, 69]);
+        check(&book);
+        book.clear();
+        assert!(book.lost().is_empty());
     }
 
     #[test]

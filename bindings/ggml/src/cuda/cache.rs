@@ -3,8 +3,8 @@
 use super::cells::{Begun, Cells};
 use super::wrap::{Gpu, Seam};
 use crate::abi::{Buffer, BufferInterface, Tensor};
-use crate::device::lock;
-use crate::store::{self, Store};
+use crate::instance::lock;
+use crate::store::Store;
 use octaplex::LayerConfig;
 use octaplex::codecs::Role;
 use std::sync::{Mutex, MutexGuard};
@@ -92,7 +92,7 @@ impl Cache {
         let heads = usize::try_from(queries.ne[2]).unwrap_or(0);
         let mut foreign = None;
         for (side, role) in [(keys, Role::Keys), (values, Role::Values)] {
-            let root: *const Tensor = store::root(side);
+            let root: *const Tensor = side.root();
             let Some(known) = inner.sides.iter_mut().find(|known| core::ptr::eq(known.tensor, root)) else {
                 continue;
             };
@@ -165,7 +165,7 @@ impl Cache {
             )?;
         }
         let offset = offset + if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
-        let root: *const Tensor = store::root(tensor);
+        let root: *const Tensor = tensor.root();
         match &mut inner.rows {
             Rows::Unknown => Ok(()),
             Rows::Cells(cells) => cells.bring(root as usize, offset, bytes),
@@ -191,7 +191,7 @@ impl Cache {
             return Err(why.clone());
         }
         let offset = offset + if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
-        let root: *const Tensor = store::root(tensor);
+        let root: *const Tensor = tensor.root();
         match &mut inner.rows {
             Rows::Unknown => Ok(()),
             Rows::Cells(cells) => cells.read(seam, root as usize, offset, out),
@@ -255,7 +255,7 @@ impl Cache {
 
 /// Returns a tensor in whose memory offsets count from the first row of its layer.
 fn flat_of(tensor: &Tensor) -> Tensor {
-    let root = store::root(tensor);
+    let root = tensor.root();
     Tensor { data: root.data, buffer: root.buffer, ..*tensor }
 }
 

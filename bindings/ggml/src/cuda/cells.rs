@@ -5,13 +5,14 @@
 //! others         a layer's rows are opened to an f16 area, CUDA's own operations run there, and what changed is closed
 //! ```
 
+mod lost;
 mod operations;
 
 use super::Op;
 use super::wrap::Seam;
 use crate::abi::{F16, F32, I32, I64, Tensor};
-use crate::device::lock;
-use crate::store::{self, Store};
+use crate::instance::lock;
+use crate::store::Store;
 use core::ffi::c_void;
 use octaplex::LayerConfig;
 use octaplex::codecs::Role;
@@ -44,6 +45,10 @@ pub(super) struct Cells {
     shown: Option<(usize, usize, usize, usize)>,
     /// The layer whose rows are in the area.
     opened: Option<usize>,
+    /// The cells that the graph writes.
+    writes: Vec<usize>,
+    /// The reason for which the graph fails although it was computed.
+    refused: Option<String>,
 }
 
 /// The computation of a graph's operations.
@@ -90,10 +95,14 @@ impl Cells {
             return Err("a cache on a GPU has 64 to 2^30 cells".into());
         }
         let book = Book::new(stream_pages, streams, sinks, open_pages);
+        let layer = |(config, ..): &(LayerConfig, usize, [usize; 2])| {
+            CellLayer::new(device, config, pages, book.exact()).map_err(said)
+        };
+        let bare = layers.iter().map(layer).collect::<Result<Vec<_>, String>>()?;
+        CellLayer::compile(device, &bare.iter().collect::<Vec<_>>()).map_err(said)?;
         let plan = CellPlan::new(device, stream_pages, streams, book.exact()).map_err(failed)?;
         let mut made: Vec<Layer> = Vec::new();
-        for (config, query_heads, tensors) in layers {
-            let mut layer = CellLayer::new(device, config, pages, book.exact()).map_err(said)?;
+        for ((_, query_heads, tensors), mut layer) in layers.iter().zip(bare) {
             let like: Vec<&CellLayer> = made.iter().map(|layer| &layer.layer).collect();
             layer.prepare(*query_heads, &like).map_err(said)?;
             made.push(Layer {
@@ -116,6 +125,8 @@ impl Cells {
             placed: false,
             shown: None,
             opened: None,
+            writes: Vec::new(),
+            refused: None,
         };
         cells.place()?;
         Ok(cells)
@@ -147,7 +158,7 @@ impl Cells {
     }
 
     fn side_of(&self, tensor: &Tensor) -> Option<(usize, usize)> {
-        self.layer_of(store::root(tensor))
+        self.layer_of(tensor.root())
     }
 
     fn width(&self, layer: usize) -> usize {
@@ -174,7 +185,8 @@ impl Cells {
 
     pub(super) fn clear(&mut self) -> Result<(), String> {
         self.book.clear();
-        (self.placed, self.opened) = (false, None);
+        (self.placed, self.opened, self.refused) = (false, None, None);
+        self.plan.take_lost().map_err(failed)?;
         self.tables.fill(None);
         for layer in &mut self.layers {
             layer.pending = Default::default();
@@ -227,8 +239,8 @@ impl Cells {
             }
             self.close(number, &settled)?;
         }
-        self.check()?;
         (self.book, self.placed, self.opened) = (book, false, None);
+        self.forget_lost()?;
         self.place()
     }
 
@@ -237,16 +249,6 @@ impl Cells {
         let closed = self.book.closed_in(0..self.book.cells());
         self.plan.set_opening(&closed).map_err(failed)?;
         self.plan.set_closing(&settled.stash, &settled.close).map_err(failed)
-    }
-
-    /// Checks that all pages closed.
-    fn check(&mut self) -> Result<(), String> {
-        if self.plan.take_refused().map_err(failed)? {
-            return Err("a key or a value of this model is too large for its codec, or not a number: set \
-                        OCTAPLEX_BITS=16, which leaves the cache to CUDA"
-                .into());
-        }
-        Ok(())
     }
 
     /// Reads bytes of a tensor in f16.
@@ -269,12 +271,13 @@ impl Cells {
         let (pages, area) = (self.book.closed_in(first..last), self.area(layer));
         self.opened = None;
         self.plan.set_opening(&pages).map_err(failed)?;
+        let is_lost = self.is_lost(first..last);
         let pool = self.layers[layer].layer.pool();
         pool.open(&self.plan, &area).map_err(failed)?;
         let bytes = pool.read(&area, side == 1, first..last).map_err(failed)?;
         let skip = offset - first * row;
         out.copy_from_slice(&bytes[skip..skip + out.len()]);
-        Ok(())
+        if is_lost { Err(lost::WHY.into()) } else { Ok(()) }
     }
 
     /// Opens all rows to f16 tensors of the host's.
@@ -305,7 +308,8 @@ impl Cells {
         wait: &dyn Fn(),
     ) -> Result<Result<Begun, String>, String> {
         self.flush()?;
-        (self.shown, self.opened) = (None, None);
+        (self.shown, self.opened, self.refused) = (None, None, None);
+        self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
         let (mut few, mut shifts, mut first) = (true, false, Vec::new());
         // Cells that attention sees in each stream.
@@ -359,6 +363,7 @@ impl Cells {
             return Ok(Err("layers write different cells".into()));
         }
         let cells = cells.unwrap_or_default();
+        self.writes.clone_from(&cells);
         if few && !shifts && self.book.write(&cells) {
             self.book.mark(&first);
             self.placed &= cells.is_empty();
@@ -502,18 +507,16 @@ impl Cells {
                     self.layers[layer].layer.pool().open(&self.plan, &area).map_err(failed)?;
                     self.close(layer, &settled)?;
                 }
-                self.check()?;
                 self.placed = false;
+                self.forget_lost()?;
                 self.place()
             }
             Begun::Area { settled, book } => {
                 if let Some(layer) = self.opened {
                     self.close(layer, &settled)?;
                 }
-                if !settled.close.is_empty() {
-                    self.check()?;
-                }
                 (self.book, self.opened, self.placed) = (*book, None, false);
+                self.forget_lost()?;
                 self.place()
             }
         }

@@ -11,10 +11,10 @@
 use super::cache::{Cache, Plan};
 use super::cells::Begun;
 use super::wrap::{Seam, Wrapped, seam};
-use super::{Graph, Op, Status};
-use crate::abi::{Backend, FAILED, SUCCESS, Tensor};
-use crate::device::lock;
+use super::{Op, Status};
+use crate::abi::{Backend, FAILED, Graph, SUCCESS, Tensor};
 use crate::guarded;
+use crate::instance::lock;
 use core::ffi::{c_int, c_void};
 use octaplex::gpu::cells::Settled;
 use octaplex::gpu::{Device, Recording};
@@ -313,6 +313,7 @@ impl Cut<'_> {
 
     /// Closes pages behind a graph.
     fn end(&mut self, caches: Vec<Part>) -> Result<Status, String> {
+        let mut why = None;
         for part in caches {
             let Some(begun) = part.begun else { continue };
             let mut idle = false;
@@ -322,10 +323,16 @@ impl Cut<'_> {
             })?;
             if !idle {
                 self.fork(&part.cache)?;
-                part.cache.with_cells(|cells| cells.end(begun))?;
+                let mut refused = None;
+                part.cache.with_cells(|cells| {
+                    cells.end(begun)?;
+                    refused = cells.take_refused();
+                    Ok(())
+                })?;
+                why = why.or(refused);
             }
         }
-        Ok(SUCCESS)
+        Ok(why.map_or(SUCCESS, |why| self.seam.instance.fail(&why)))
     }
 
     /// Loses the rows of caches after a part that failed.

@@ -12,9 +12,9 @@ use super::{Op, cells, cut, op_of};
 use crate::abi::{
     Backend, Buffer, BufferInterface, BufferType2, BufferType3, Device, F16, SUCCESS, Tensor, Version,
 };
-use crate::device::{Instance, lock};
-use crate::host::GpuFunctions;
-use crate::store::{self, Store};
+use crate::functions::GpuFunctions;
+use crate::instance::{Instance, lock};
+use crate::store::Store;
 use crate::{guarded, probe};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::offset_of;
@@ -116,6 +116,11 @@ pub(crate) fn attach(instance: &'static Instance) {
     });
     // Only now, because other threads may call the new functions at once, and they read `SEAM`.
     if let Some(seam) = seam().filter(|_| wraps) {
+        gpu::on_compile(|line| {
+            if let Some(seam) = self::seam() {
+                seam.instance.host.info(line);
+            }
+        });
         seam.wrap();
     }
 }
@@ -224,7 +229,7 @@ impl Seam {
 
     /// Returns the cache that a tensor, or the tensor behind a view, belongs to.
     pub(super) fn cache_of(&self, tensor: &Tensor) -> Option<Arc<Cache>> {
-        let root = store::root(tensor);
+        let root = tensor.root();
         // Nearly all tensors end here.
         if root.buffer.is_null() || root.name[..6] != CACHE {
             return None;
@@ -301,7 +306,7 @@ extern "C" fn alloc_size(buffer_type: *mut c_void, tensor: *const Tensor) -> usi
         if !about.view_src.is_null() || seam.op(about) != Op::Nothing {
             return nominal;
         }
-        let name = String::from_utf8_lossy(store::name(about)).into_owned();
+        let name = String::from_utf8_lossy(about.name()).into_owned();
         let mut told = lock(&gpu.told);
         let cache = Store::new(about).filter(|store| store.kind == F16).map(|store| {
             let bytes = cells::expected_bytes(seam, &store, !told.has_cache()).next_multiple_of(256);

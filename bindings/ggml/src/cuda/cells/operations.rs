@@ -99,7 +99,7 @@ fn read_cells(indices: &Tensor) -> Option<Vec<i64>> {
     let mut bytes = vec![0; size(indices, 0) * each];
     // SAFETY: the tensor is the host's, in a buffer of its own, whose function reads it.
     unsafe {
-        let buffer = store::root(indices).buffer;
+        let buffer = indices.root().buffer;
         ((*buffer).interface.get_tensor)(buffer, indices, bytes.as_mut_ptr().cast(), 0, bytes.len());
     }
     Some(match indices.kind {

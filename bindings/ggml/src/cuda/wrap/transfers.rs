@@ -11,7 +11,7 @@ type Get2dAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize,
 fn buffer_of(seam: &Seam, tensor: *const Tensor) -> Option<*mut Buffer> {
     // SAFETY: the host passes a tensor.
     let about = unsafe { &*tensor };
-    seam.cache_of(about).map(|_| store::root(about).buffer)
+    seam.cache_of(about).map(|_| about.root().buffer)
 }
 
 pub(super) extern "C" fn set_async(
@@ -28,7 +28,7 @@ pub(super) extern "C" fn set_async(
     let Some(wrapped) = seam.backend(backend) else { return };
     guarded((), || {
         // SAFETY: the tensor has a buffer of the host's; `root` follows views.
-        let usage = unsafe { store::root(&*tensor).buffer.as_ref() }.map_or(WEIGHTS, |buffer| buffer.usage);
+        let usage = unsafe { (*tensor).root().buffer.as_ref() }.map_or(WEIGHTS, |buffer| buffer.usage);
         if usage != WEIGHTS {
             note(seam, tensor, data, offset, size);
         }

@@ -1,0 +1,144 @@
+//! Rows that f16 or a codec cannot hold: their cells are lost until the host writes them again.
+//!
+//! The graph that writes such a row fails, or the one in which its page closes. llama.cpp then removes the tokens of its
+//! batch. Later graphs fail as long as a mask shows a lost cell. So no wrong number leaves the cache, and other sequences go on.
+
+use super::*;
+
+pub(super) const WHY: &str = "a sequence has keys or values that are not finite in f16, or too large for the codec: remove \
+                              it, or set OCTAPLEX_BITS=16, which leaves the cache to CUDA";
+
+impl Cells {
+    /// Forgets rows that the GPU refused, and notes whether the graph wrote one.
+    pub(super) fn forget_lost(&mut self) -> Result<(), String> {
+        let lost = self.plan.take_lost().map_err(failed)?;
+        if lost.is_empty() {
+            return Ok(());
+        }
+        self.book.lose(&lost);
+        self.placed = false;
+        // CUDA's attention would multiply a weight of 0 with what lies behind a mask.
+        self.scratch.zero().map_err(failed)?;
+        let written = |cell: &usize| self.is_lost(*cell..*cell + 1);
+        if self.writes.iter().any(written) {
+            self.refused = Some(WHY.into());
+        }
+        Ok(())
+    }
+
+    /// Returns why the graph fails although it was computed.
+    pub(in crate::cuda) fn take_refused(&mut self) -> Option<String> {
+        self.refused.take()
+    }
+
+    pub(super) fn is_lost(&self, cells: core::ops::Range<usize>) -> bool {
+        self.book.lost().iter().any(|cell| cells.contains(cell))
+    }
+
+    /// Fails if a mask of the graph shows a lost cell that the graph does not write.
+    pub(super) fn check_masks(
+        &self,
+        seam: &Seam,
+        nodes: &[*mut Tensor],
+        ops: &[usize],
+        wait: &dyn Fn(),
+    ) -> Result<(), String> {
+        let lost = self.book.lost();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        wait();
+        let mut checked: Vec<(*const Tensor, usize)> = Vec::new();
+        for node in ops {
+            // SAFETY: nodes of a graph are tensors.
+            let op = unsafe { &*nodes[*node] };
+            let (Op::Attend, Some(layer)) = (seam.op(op), self.attended(op)) else { continue };
+            let Some(keys) = source(op, 1) else { continue };
+            let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+            let first = offset / (2 * self.width(layer));
+            let origin = source(op, 3).map(|mask| origin_of(seam, mask));
+            if checked.contains(&(origin.unwrap_or(core::ptr::null()), first)) {
+                continue;
+            }
+            checked.push((origin.unwrap_or(core::ptr::null()), first));
+            let streams = size(keys, 3).max(1);
+            // SAFETY: `origin_of` returns a tensor of the host's.
+            let shown = origin.map(|origin| unsafe { &*origin }).and_then(read_mask);
+            for cell in &lost {
+                let (stream, at) = (cell / self.stream_cells, cell % self.stream_cells);
+                let Some(stream) =
+                    stream.checked_sub(first / self.stream_cells).filter(|stream| *stream < streams)
+                else {
+                    continue;
+                };
+                let is_seen =
+                    at < size(keys, 1) && shown.as_ref().is_none_or(|shown| shown.shows(stream, at));
+                if is_seen && !self.is_written(seam, nodes, ops, *cell, wait) {
+                    return Err(WHY.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the graph writes a cell.
+    fn is_written(
+        &self,
+        seam: &Seam,
+        nodes: &[*mut Tensor],
+        ops: &[usize],
+        cell: usize,
+        wait: &dyn Fn(),
+    ) -> bool {
+        ops.iter().any(|node| {
+            // SAFETY: nodes of a graph are tensors.
+            let op = unsafe { &*nodes[*node] };
+            let (Op::SetRows, Some((layer, _))) = (seam.op(op), self.side_of(op)) else { return false };
+            self.cells_of(seam, op, layer, wait).is_ok_and(|cells| cells.contains(&cell))
+        })
+    }
+}
+
+/// A mask, \[streams\]\[queries\]\[cells].
+struct Mask {
+    cells: usize,
+    queries: usize,
+    streams: usize,
+    each: usize,
+    bytes: Vec<u8>,
+}
+
+impl Mask {
+    /// Returns whether a query of a stream sees a cell.
+    fn shows(&self, stream: usize, cell: usize) -> bool {
+        let stream = stream % self.streams.max(1);
+        cell < self.cells
+            && (0..self.queries).any(|query| {
+                let at = ((stream * self.queries + query) * self.cells + cell) * self.each;
+                match self.bytes.get(at..at + self.each) {
+                    Some(&[a, b]) => u16::from_le_bytes([a, b]) != 0xFC00,
+                    Some(&[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]) != f32::NEG_INFINITY,
+                    _ => true,
+                }
+            })
+    }
+}
+
+/// Reads a mask from the GPU. `None` stands for one that shows all.
+fn read_mask(mask: &Tensor) -> Option<Mask> {
+    let each = match mask.kind {
+        F32 => 4,
+        F16 => 2,
+        _ => return None,
+    };
+    let (cells, queries, streams) = (size(mask, 0), size(mask, 1), size(mask, 2) * size(mask, 3));
+    let mut bytes = vec![0; cells * queries * streams * each];
+    let packed = mask.nb[1] == each * cells && mask.nb[3] * size(mask, 3) == bytes.len();
+    let buffer = mask.root().buffer;
+    if buffer.is_null() || !packed {
+        return None;
+    }
+    // SAFETY: the tensor is the host's, in a buffer of its own, whose function reads it.
+    unsafe { ((*buffer).interface.get_tensor)(buffer, mask, bytes.as_mut_ptr().cast(), 0, bytes.len()) };
+    Some(Mask { cells, queries, streams, each, bytes })
+}
