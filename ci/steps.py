@@ -39,7 +39,7 @@ TABLE = (
     ("*Cargo.toml *Cargo.lock", "all"),
     ("*LICENSE-*", "package, python, wasm"),
     # Documents. Those with commands run them.
-    ("README.md docs/first-tasks.md docs/models.md docs/codecs.md docs/choosing.md cli/README.md metrics/README.md", "readme"),
+    ("README.md docs/engine.md docs/models.md docs/codecs.md docs/choosing.md cli/README.md metrics/README.md", "readme"),
     ("docs/platforms.md", "readme, sizes"),
     ("docs/plots/sample.txt", "suite octaplex-cli, wasm"),
     ("docs/plots/*", "suite octaplex-cli"),

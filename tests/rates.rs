@@ -10,7 +10,6 @@ const CHOOSING: &str = include_str!("../docs/choosing.md");
 const CODECS: &str = include_str!("../docs/codecs.md");
 const PERFORMANCE: &str = include_str!("../docs/performance.md");
 const HEADS: &str = include_str!("../docs/plots/heads.csv");
-const INSTEAD: &str = include_str!("../docs/instead.md");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
 const SAMPLE: &str = include_str!("../docs/plots/sample.txt");
 const FORMATS: &str = include_str!("../docs/formats.md");
@@ -201,11 +200,23 @@ fn with_zero(cell: &str) -> String {
     if number.starts_with('.') { format!("0{number}") } else { number }
 }
 
-/// The README's first table is a choice of columns: gigabytes of `instead.md`, KL of `accuracy.md`, times of `performance.md`.
+/// Returns the gigabytes of a full cache of Llama-3-8B: an engine's rows if the codec is named once, or everything that a
+/// cache of ours keeps.
+fn gigabytes(keys: &str, values: Option<&str>) -> String {
+    let (layers, heads, width, tokens) = (32, 8, 128, 32_768);
+    let bytes = match values {
+        None => 2 * layers * heads * tokens * spec(keys).block_bytes(width),
+        Some(values) => {
+            layers * LayerConfig::new(heads, width, tokens).keys(spec(keys)).values(spec(values)).required_bytes()
+        }
+    };
+    format!("{:.2}", bytes as f64 / 1e9)
+}
+
+/// The README's first table: gigabytes, KL of `accuracy.md`, times of `performance.md`.
 #[test]
 fn the_readmes_table() {
-    let (gigabytes, accuracy, speed) = (
-        table(INSTEAD, "\n## Gigabytes\n"),
+    let (accuracy, speed) = (
         table(ACCURACY, "\n## Three models, three texts\n"),
         table(PERFORMANCE, "\n## Whole models\n"),
     );
@@ -213,16 +224,16 @@ fn the_readmes_table() {
         let row = speed.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
         row[3].split(' ').next().unwrap().parse().unwrap()
     };
-    // Prose with Qwen2.5-1.5B, and the gigabytes of Llama-3-8B.
+    // Prose with Qwen2.5-1.5B.
     let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[8]));
-    let eight = gigabytes.iter().find(|row| row[0] == "Llama-3-8B").unwrap();
+    let both = |spec| gigabytes(spec, Some(spec));
     let expected = [
-        ("f16", 16.0, eight[1], Some("0".to_string()), "ggml f16"),
-        ("llama.cpp's `q8_0`", 8.5, eight[2], kl("llama.cpp's `q8_0`, rotated"), "ggml q8_0"),
-        ("llama.cpp's `q4_0`", 4.5, eight[4], kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
-        ("`turboquant`", 4.1, eight[6], kl("`turboquant` (4 bits)"), "`turboquant`"),
-        ("`trellis`", 3.1, eight[7], kl("`trellis`"), "`trellis`"),
-        ("`trellis:m=2`", 2.1, eight[8], kl("`trellis:m=2`"), "`trellis:bits=2`"),
+        ("f16", 16.0, gigabytes("f16", None), Some("0".to_string()), "ggml f16"),
+        ("llama.cpp's `q8_0`", 8.5, gigabytes("q8_0", None), kl("llama.cpp's `q8_0`, rotated"), "ggml q8_0"),
+        ("llama.cpp's `q4_0`", 4.5, gigabytes("q4_0", None), kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
+        ("`turboquant`", 4.1, both("turboquant"), kl("`turboquant` (4 bits)"), "`turboquant`"),
+        ("`trellis`", 3.1, both("trellis"), kl("`trellis`"), "`trellis`"),
+        ("`trellis:m=2`", 2.1, both("trellis:m=2"), kl("`trellis:m=2`"), "`trellis:bits=2`"),
     ];
     for (name, bits, gigabytes, kl, timed) in expected {
         let times = format!("{:.2}x", milliseconds("ggml f16") / milliseconds(timed));
@@ -230,8 +241,6 @@ fn the_readmes_table() {
         let row = format!("| {name} | {bits} | {gigabytes} | {} | {times} |", kl.unwrap());
         assert!(README.lines().any(|line| line == row), "README.md lacks\n{row}");
     }
-    // As large as `trellis:m=8`, whose column it shares.
-    assert_eq!(bits("turboquant", 128), bits("trellis:m=8", 128));
 }
 
 /// The table of codecs to choose from: bits of pages, from the least to the most over the models, and of ggml's blocks.
@@ -288,12 +297,12 @@ fn the_shares_of_the_speed_page() {
 
 #[test]
 fn what_to_take_instead() {
-    let rows = table(INSTEAD, "\n## What to take\n");
+    let rows = table(CHOOSING, "\n## What to take\n");
     assert!(rows.len() >= 16);
     for row in rows {
         let exact = bits(quoted(row[0]).next().unwrap(), 128);
-        check("docs/instead.md", row[0], row[1], exact);
-        check("docs/instead.md", row[0], row[4], cached(quoted(row[0]).next().unwrap(), Role::Keys));
+        check("docs/choosing.md", row[0], row[1], exact);
+        check("docs/choosing.md", row[0], row[4], cached(quoted(row[0]).next().unwrap(), Role::Keys));
     }
 }
 

@@ -1,4 +1,4 @@
-"""What a chunk of 256 tokens of an 8B model costs in a store: the table of docs/scale-out.md.
+"""What a chunk of 256 tokens of an 8B model costs in a store: the table of docs/gpu-engines.md.
 
     ci/lmcache.sh && target/python/lmcache/bin/pip install zstandard
     target/python/lmcache/bin/python bindings/python/benches/chunk_store.py [KV.safetensors]

@@ -1,7 +1,9 @@
-//! Computes the gigabytes of `docs/instead.md` again. A row that is wrong or missing is printed as it should be.
+//! Computes the gigabytes of `docs/memory.md` again, and compares the tables of `docs/choosing.md` with the sample. A row that is
+//! wrong or missing is printed as it should be.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic)] // tests fail by panicking
 
-use octaplex::{CodecSpec, LayerConfig};
+use octaplex::{CacheConfig, CodecSpec};
+use std::fs;
 
 /// Name, layers, key/value heads, width of a head, from the models' own config.json.
 const MODELS: [(&str, usize, usize, usize); 5] = [
@@ -13,12 +15,18 @@ const MODELS: [(&str, usize, usize, usize); 5] = [
 ];
 
 /// Engines' rows: every token takes a block, and nothing else is kept.
-const PLAIN: [&str; 4] = ["f16", "q8_0", "fp8", "q4_0"];
+const PLAIN: [&str; 3] = ["f16", "q8_0", "q4_0"];
 
-/// Ours: the whole cache, with sinks, exact window, rows for rollbacks, centres, balance and headers.
-const CACHED: [&str; 4] = ["turboquant:bits=6", "trellis:m=8", "trellis", "trellis:m=2"];
+/// Ours: the whole cache, with sinks, exact window, rows for rollbacks, centres, balance and headers. The most bits a value,
+/// or the default.
+const CACHED: [(&str, Option<f64>); 3] =
+    [("4.2 bits", Some(4.2)), ("the default", None), ("2.3 bits", Some(2.3))];
 
 const TOKENS: usize = 32_768;
+
+fn page(name: &str) -> String {
+    fs::read_to_string(format!("{}/docs/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
 
 /// 10⁹ bytes.
 fn gigabytes(bytes: u64) -> String {
@@ -30,26 +38,25 @@ fn plain(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> 
     gigabytes((2 * layers * heads * TOKENS) as u64 * spec.block_bytes(width) as u64)
 }
 
-fn cached(spec: &str, (_, layers, heads, width): (&str, usize, usize, usize)) -> String {
-    let mut config = LayerConfig::new(heads, width, TOKENS);
-    (config.keys, config.values) = (spec.parse().unwrap(), spec.parse().unwrap());
-    let bytes = config.required_bytes();
-    assert!(bytes > 0, "{spec}: an impossible configuration");
-    gigabytes(layers as u64 * bytes as u64)
+fn cached(bits: Option<f64>, (_, layers, heads, width): (&str, usize, usize, usize)) -> String {
+    let config = CacheConfig::new(layers, heads, width, TOKENS);
+    let config = bits.map_or(config, |bits| config.for_bits(bits).unwrap());
+    gigabytes(config.layers().map(|layer| layer.required_bytes() as u64).sum())
 }
 
 #[test]
 fn the_gigabytes_of_the_page() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
-    let code = |specs: &[&str]| specs.iter().map(|spec| format!("`{spec}`")).collect::<Vec<_>>().join(" | ");
-    let mut expected = vec![format!("| at 32,768 tokens, GB | {} | {} |", code(&PLAIN), code(&CACHED))];
+    let page = page("memory.md");
+    let plain_titles = PLAIN.map(|spec| format!("`{spec}`")).join(" | ");
+    let cached_titles = CACHED.map(|(title, _)| title).join(" | ");
+    let mut expected = vec![format!("| at 32,768 tokens, GB | {plain_titles} | {cached_titles} |")];
     for model in MODELS {
         let mut cells: Vec<String> = PLAIN.iter().map(|spec| plain(spec, model)).collect();
-        cells.extend(CACHED.iter().map(|spec| cached(spec, model)));
+        cells.extend(CACHED.iter().map(|(_, bits)| cached(*bits, model)));
         expected.push(format!("| {} | {} |", model.0, cells.join(" | ")));
     }
     for line in &expected {
-        assert!(page.lines().any(|found| found == line), "docs/instead.md lacks\n{}", expected.join("\n"));
+        assert!(page.lines().any(|found| found == line), "docs/memory.md lacks\n{}", expected.join("\n"));
     }
 }
 
@@ -58,21 +65,41 @@ fn the_gigabytes_of_the_page() {
 #[test]
 fn a_full_cache_takes_what_the_page_says() {
     let (heads, width, tokens) = (2, 128, 4 + 64 + 255 * 64);
-    let config = LayerConfig::new(heads, width, tokens);
+    let config = octaplex::LayerConfig::new(heads, width, tokens);
     let mut cache = octaplex::KvCache::new([config], octaplex::Backend::detect()).unwrap();
-    let rows: Vec<f32> = (0..heads * tokens * width).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let rows = rows_of(heads * tokens * width);
     cache.append(0, &rows, &rows).unwrap();
     let (taken, asked) = (cache.stats().bytes as f64, config.required_bytes() as f64);
     assert!(taken <= asked && taken > 0.98 * asked, "{taken} of {asked}");
 }
 
+#[cfg(feature = "alloc")]
+fn rows_of(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect()
+}
+
+/// The bits a value that a short context takes.
+#[cfg(feature = "alloc")]
+#[test]
+fn the_bits_of_short_contexts() {
+    let (page, mut cache) = (page("memory.md"), octaplex::KvCache::builder(1, 2, 128, 1 << 15).build().unwrap());
+    let (mut tokens, mut expected) = (0, Vec::new());
+    for (until, name) in [(256, "256"), (1000, "1,000"), (4096, "4,096"), (32_768, "32,768")] {
+        let rows = rows_of(2 * (until - tokens) * 128);
+        cache.append(0, &rows, &rows).unwrap();
+        tokens = until;
+        expected.push(format!("| {name} | {:.1} |", cache.stats().bits_per_value()));
+    }
+    for line in &expected {
+        assert!(page.lines().any(|found| found == line), "docs/memory.md lacks\n{}", expected.join("\n"));
+    }
+}
+
 /// Names that the page speaks of exist.
 #[test]
 fn the_specs_of_the_page_parse() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
-    let formats = page.split("\nThe cache:\n").next().unwrap();
     let mut specs = 0;
-    for line in formats.lines().filter(|line| line.starts_with("| `")) {
+    for line in page("choosing.md").lines().filter(|line| line.starts_with("| `")) {
         for spec in line.split('|').nth(1).unwrap().split('`').skip(1).step_by(2) {
             assert!(spec.parse::<CodecSpec>().is_ok(), "{spec}");
             specs += 1;
@@ -84,20 +111,22 @@ fn the_specs_of_the_page_parse() {
 /// The figures of "What to take" are those of docs/plots/sample.txt, which has one digit more. `rates.rs` checks the bits.
 #[test]
 fn the_rows_of_what_to_take_are_those_of_the_sample() {
-    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/instead.md")).unwrap();
+    let page = page("choosing.md");
     let sample = include_str!("../docs/plots/sample.txt");
     let (keys, values) = sample.split_once("\nKEYS ").unwrap().1.split_once("\nVALUES ").unwrap();
-    let figures = |table: &'static str, spec: &str| -> Option<Vec<f64>> {
-        let row = table.lines().find(|line| line.split(' ').next() == Some(spec))?;
+    let figures = |table: &'static str, spec: CodecSpec| -> Option<Vec<f64>> {
+        // Specs are compared, because `trellis:bits=4` is another name of `trellis:m=8`.
+        let is_spec = |line: &&str| line.split(' ').next().is_some_and(|name| name.parse() == Ok(spec));
+        let row = table.lines().find(is_spec)?;
         row.split_whitespace().skip(1).filter(|cell| *cell != "*").map(|cell| cell.parse().ok()).collect()
     };
     let section = page.split("## What to take").nth(1).unwrap().split("\n## ").next().unwrap();
     let mut count = 0;
     for line in section.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let name = cells[1].split('`').nth(1).unwrap();
+        let spec = cells[1].split('`').nth(1).unwrap().parse().unwrap();
         let number = |cell: usize| cells[cell].parse::<f64>().unwrap();
-        let (Some(keys), Some(values)) = (figures(keys, name), figures(values, name)) else { continue };
+        let (Some(keys), Some(values)) = (figures(keys, spec), figures(values, spec)) else { continue };
         // Bits, distortion, KL, raw KL of keys; distortion of values.
         for (said, printed) in
             [(number(3), values[1]), (number(4), keys[3]), (number(5), keys[0]), (number(6), keys[2])]
