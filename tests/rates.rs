@@ -207,7 +207,11 @@ fn gigabytes(keys: &str, values: Option<&str>) -> String {
     let bytes = match values {
         None => 2 * layers * heads * tokens * spec(keys).block_bytes(width),
         Some(values) => {
-            layers * LayerConfig::new(heads, width, tokens).keys(spec(keys)).values(spec(values)).required_bytes()
+            layers
+                * LayerConfig::new(heads, width, tokens)
+                    .keys(spec(keys))
+                    .values(spec(values))
+                    .required_bytes()
         }
     };
     format!("{:.2}", bytes as f64 / 1e9)
@@ -216,10 +220,8 @@ fn gigabytes(keys: &str, values: Option<&str>) -> String {
 /// The README's first table: gigabytes, KL of `accuracy.md`, times of `performance.md`.
 #[test]
 fn the_readmes_table() {
-    let (accuracy, speed) = (
-        table(ACCURACY, "\n## Three models, three texts\n"),
-        table(PERFORMANCE, "\n## Whole models\n"),
-    );
+    let (accuracy, speed) =
+        (table(ACCURACY, "\n## Three models, three texts\n"), table(PERFORMANCE, "\n## Whole models\n"));
     let milliseconds = |name: &str| -> f64 {
         let row = speed.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
         row[3].split(' ').next().unwrap().parse().unwrap()
