@@ -20,7 +20,7 @@ const PLAIN: [&str; 3] = ["f16", "q8_0", "q4_0"];
 /// Ours: the whole cache, with sinks, exact window, rows for rollbacks, centres, balance and headers. The most bits a value,
 /// or the default.
 const CACHED: [(&str, Option<f64>); 3] =
-    [("4.2 bits", Some(4.2)), ("the default", None), ("2.3 bits", Some(2.3))];
+    [("`bits=4.3`", Some(4.3)), ("the default", None), ("`bits=2.3`", Some(2.3))];
 
 const TOKENS: usize = 32_768;
 
