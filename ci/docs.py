@@ -4,6 +4,7 @@
 * relative links lead to files, and anchors to headings;
 * paths in the repository that stand in backquotes exist;
 * docs/SUMMARY.md has every page of docs/, except docs/notes/;
+* docs/options.md has every option of a cache and of attention that OPTIONS finds, and says which language lacks it;
 * lines end at 120 characters, except in tables, code blocks, and links that cannot be broken;
 * sentences of the book have at most 30 words, and 13 on average;
 * public pages use the field's words: WORDS has those that this project once used for them;
@@ -49,6 +50,25 @@ SYNTAX |= dict.fromkeys((".sh", ".py", ".toml", ".txt"), HASH)
 # Code that starts with one of these folders is a path, if it has no space or placeholder.
 FOLDERS = "src|arch|cli|docs|tests|ci|bindings|fuzz|benches|examples|metrics|files"
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]+")
+
+
+# Where each language declares the options of a cache and of attention: files, and patterns of a declaration and of a name in it.
+FIELDS = r"    pub (\w+):"
+OPTIONS = {
+    "Rust": [
+        ("src/cache/config.rs", r"pub struct (?:Layer|Cache)Config \{(.*?)\n\}", FIELDS),
+        ("src/attention.rs", r"pub struct Attend<'a> \{(.*?)\n\}", FIELDS),
+        ("src/cache/builder.rs", r"(pub const fn builder\(.*?)\)", r"[(,] ?(\w+):"),
+        ("src/cache/builder.rs", r"impl KvCacheBuilder \{(.*)", r"pub (?:const )?fn (bits|profile|backend)\b"),
+    ],
+    "Python": [
+        ("bindings/python/python/octaplex/_cache.py", r"\nclass Cache:.*?def __init__\((.*?)\) ->", r"        (\w+): "),
+        ("bindings/python/python/octaplex/_cache.py", r"\nclass Cache:.*?def attend\([^)]*?\*,(.*?)\) ->", r"        (\w+): "),
+    ],
+    "C": [("bindings/c/octaplex.h", r"typedef struct \{([^{}]*)\} octaplex_(?:config|attend);", r"\n    [\w ]+[ *](\w+);")],
+    "JavaScript": [("bindings/wasm/js/index.d.ts", r"interface (?:Cache|Attend)Options \{(.*?)\n\}", r"\n  (\w+)\??:")],
+    "llama.cpp": [("bindings/ggml/src/settings.rs", r"(.*)", r'"(OCTAPLEX_\w+)"')],
+}
 
 
 def tracked(*patterns):
@@ -169,6 +189,27 @@ def openings(text):
                 yield number, f'"{found[1]}": write what it is or does'
 
 
+def options():
+    """What docs/options.md lacks, and the rows of its first tables that are wrong about a language."""
+    page, declared = (ROOT / "docs/options.md").read_text(), {}
+    for language, places in OPTIONS.items():
+        declared[language] = set()
+        for file, declaration, name in places:
+            parts = re.findall(declaration, (ROOT / file).read_text(), re.DOTALL)
+            names = {re.sub(r"(?<=[a-z])[A-Z]", lambda c: "_" + c[0].lower(), each) for part in parts for each in re.findall(name, part)}
+            declared[language] |= names
+            yield from ((1, f"lacks `{each}` of {file}") for each in sorted(names) if f"{each}`" not in page)
+            if not names:
+                yield 1, f"no options found in {file}"
+    for number, line in enumerate(page.split("\n## Rust\n")[0].split("\n"), 1):
+        if line.startswith("| `"):
+            cells = line.split("|")
+            for name in re.findall(r"`(\w+)`", cells[1]):
+                lack = {language for language, names in declared.items() if name not in names} - {"llama.cpp"}
+                if lack != set(filter(None, cells[4].replace(" ", "").split(","))):
+                    yield number, f"{name} is not in {', '.join(sorted(lack)) or 'none'}"
+
+
 def summary():
     listed = {link for link in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())}
     for page in sorted((ROOT / "docs").glob("*.md")):
@@ -179,6 +220,7 @@ def summary():
 
 def main():
     wrong = [("docs/SUMMARY.md", *found) for found in summary()]
+    wrong += [("docs/options.md", *found) for found in options()]
     names, book = tracked("*.md"), []
     for name in names:
         text = (ROOT / name).read_text()

@@ -17,10 +17,10 @@ A figure elsewhere, in prose or in a table that is written by hand, is the last 
 This script compares them, in every Markdown file. The figure may have fewer digits than the cell.
 
     takes 2.0 ms <!-- figure: plots/FILE.csv ROW @ COLUMN -->
-    is 2.6x faster <!-- figure: plots/FILE.csv ROW @ COLUMN over ROW @ COLUMN -->
+    is 2.6x faster <!-- figure: plots/FILE.csv ROW over ROW @ COLUMN -->
 
-COLUMN is a title. ROW is the first cells of one row, with `; ` between them. No line begins with such
-a comment, because it would end the paragraph."""
+COLUMN is a title. ROW is the first cells of one row, with `; ` between them. No line begins with such a comment, because
+Markdown would end the paragraph there."""
 import csv
 import re
 import sys
@@ -34,7 +34,7 @@ from docs import tracked
 
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- table: plots/(\S+)\.csv(?: (\w+))? -->")
-FIGURE = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?) @ (.+?)(?: over (.+?) @ (.+?))? -->")
+FIGURE = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?)(?: over (.+?))? @ (.+?) -->")
 WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs"}  # files of pictures, or that pages only link to
 
 
@@ -81,20 +81,22 @@ def joined(titles, rows):
 
 # Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
 HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
+GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
 LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
 LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
 LLAMA |= {"ours, 2.3 bits": "`OCTAPLEX_BITS=2.3`"}
 
 
-def heads_of(rows, caches):
+def heads_of(rows, caches, widths=("128", "64")):
     f16 = {tuple(row[:5]): row[6] for row in rows if row[5] == "ggml f16"}
     cells = {tuple(row[:6]): f"{row[6]} ({faster(f16[tuple(row[:5])], row[6])})" for row in rows}
     columns = sorted({row[2:5] for row in f16}, key=lambda case: [int(each) for each in reversed(case)])
-    for width in ("128", "64"):
+    for width in widths:
         for isa, title in ("avx512", "AVX-512"), ("avx2", "AVX2"):
             for cache in caches:
                 row = [cells.get((isa, width, *column, cache), "") for column in columns]
-                yield f"{width}, {title}: {HEADS.get(cache, cache)}", *(each.removesuffix(" (1.0x)") if cache == "ggml f16" else each for each in row)
+                row = [each.removesuffix(" (1.0x)") for each in row] if cache == "ggml f16" else row
+                yield f"{width}, {title}: {HEADS.get(cache, cache)}", *row
 
 
 class Tables:
@@ -124,7 +126,7 @@ class Tables:
         return heads_of(rows, ("ggml f16", "graded / trellis", "turboquant / turboquant"))
 
     def heads_of_ggml(titles, rows):
-        return heads_of(rows, ("ggml q8_0", "ggml q4_0", "graded / trellis"))
+        return heads_of(rows, ("ggml q8_0", "ggml q4_0", "graded / trellis"), ("128",))
 
     def errors(titles, rows):
         yield [error for _, error in rows]
@@ -142,7 +144,7 @@ class Tables:
         """Each time, and how many times as fast as with ggml's f16."""
         for cache, *cells in rows:
             pairs = zip(rows[1][1::2], cells[::2])
-            yield cache, *(f"{ours} ({faster(f16, ours)})" if "ggml f16" != cache != rows[0][0] else ours for f16, ours in pairs)
+            yield cache, *(f"{ours} ({faster(f16, ours)})" if rows.index([cache, *cells]) > 1 else ours for f16, ours in pairs)
 
     def arm(titles, rows):
         for kernel, *cells in rows:
@@ -156,7 +158,7 @@ class Tables:
     def gpu_steps(titles, rows):
         """A choice of columns, and how many times as fast as cuDNN."""
         for queries, keys, sequences, tokens, cudnn, *times in rows:
-            shown = [us for title, us in zip(titles[5:], times) if title in ("turboquant", "trellis", "trellis:bits=2", "int")]
+            shown = [us for title, us in zip(titles[5:], times) if title in GPU]
             each = "" if sequences == "1" else " each"
             cells = [us and f"{us} ({faster(cudnn, us)})" for us in shown]
             yield f"{queries}/{keys}, {sequences}, {thousands(tokens)}{each}", cudnn, *cells
@@ -294,15 +296,16 @@ def cell(titles, rows, row, column):
 def figures(text):
     """The figures that name their cells and differ: numbers of lines, and words."""
     for found in re.finditer(r"<!-- figure.*?-->", text, re.DOTALL):
-        line, before = text.count("\n", 0, found.start()), re.sub(r"<!--.*?-->", "", text[: found.start()])
+        line, before = text.count("\n", 0, found.start()), re.sub(r"<!--.*?-->", "", text[: found.start()], flags=re.DOTALL)
         number = (re.findall(r"\d[\d,]*(?:\.\d+)?", before.rsplit("\n\n", 1)[-1]) or [""])[-1].replace(",", "")
         try:
-            name, *cells = FIGURE.fullmatch(" ".join(found[0].split())).groups()
-            table = read(name)
-            exact = cell(*table, *cells[:2]) / (cell(*table, *cells[2:]) if cells[2] else 1)
+            name, row, under, column = FIGURE.fullmatch(found[0]).groups()
+            exact = cell(*read(name), row, column) / (cell(*read(name), under, column) if under else 1)
             unit = 0.1 ** len(number.partition(".")[2])
             if abs(float(number) - exact) > 0.5 * unit + 1e-9:
                 yield line, f"{number}, and {found[0]} is {exact:.6g}"
+            if before.rpartition("\n")[2].strip() == "":
+                yield line, "a line begins with a figure's comment"
         except (ArithmeticError, AttributeError, OSError, ValueError) as error:
             yield line, f"{found[0]}: {error}"
 

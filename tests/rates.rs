@@ -214,7 +214,7 @@ fn the_readmes_table() {
         row[3].split(' ').next().unwrap().parse().unwrap()
     };
     // Prose with Qwen2.5-1.5B, and the gigabytes of Llama-3-8B.
-    let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[8]));
+    let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[6]));
     let eight = gigabytes.iter().find(|row| row[0] == "Llama-3-8B").unwrap();
     let expected = [
         ("f16", 16.0, eight[1], Some("0".to_string()), "ggml f16"),
@@ -222,7 +222,7 @@ fn the_readmes_table() {
         ("llama.cpp's `q4_0`", 4.5, eight[4], kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
         ("`turboquant`", 4.1, eight[6], kl("`turboquant` (4 bits)"), "`turboquant`"),
         ("`trellis`", 3.1, eight[7], kl("`trellis`"), "`trellis`"),
-        ("`trellis:m=2`", 2.1, eight[8], kl("`trellis:m=2`"), "`trellis:bits=2`"),
+        ("`trellis:m=2`", 2.1, eight[8], kl("`trellis:bits=2`"), "`trellis:bits=2`"),
     ];
     for (name, bits, gigabytes, kl, timed) in expected {
         let times = format!("{:.2}x", milliseconds("ggml f16") / milliseconds(timed));
