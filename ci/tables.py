@@ -81,6 +81,7 @@ def joined(titles, rows):
 
 # Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
 HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
+ARM = [f"{codes} 1 neon-dotprod" for codes in ("codes 16 128", "trellis 4 128", "trellis 8 64", "trellis 2 64")]
 GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
 LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
 LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
@@ -147,13 +148,14 @@ class Tables:
             yield cache, *(f"{ours} ({faster(f16, ours)})" if rows.index([cache, *cells]) > 1 else ours for f16, ours in pairs)
 
     def arm(titles, rows):
-        for kernel, *cells in rows:
+        """A choice of kernels and of CPUs."""
+        for kernel, _, n1, a55, _, m1, v2 in rows:
             what, shape = kernel.split(" ", 1)
-            if what == "ggml":
-                yield f"ggml: {shape}", *cells
-            elif shape.endswith("-dotprod") and "128 4" not in shape:
-                codes, levels, dim, _, backend = shape.split()
-                yield f"{what}, {codes} of {levels}, width {dim}", *cells
+            if what == "ggml" and "f16-f32" not in shape:
+                yield f"ggml: {shape}", a55, n1, v2, m1
+            elif shape in ARM:
+                codes, levels, dim, *_ = shape.split()
+                yield f"{what}, {codes} of {levels}, width {dim}", a55, n1, v2, m1
 
     def gpu_steps(titles, rows):
         """A choice of columns, and how many times as fast as cuDNN."""
