@@ -35,7 +35,7 @@ from docs import tracked
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- table: plots/(\S+)\.csv(?: (\w+))? -->")
 FIGURE = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?)(?: over (.+?))? @ (.+?) -->")
-WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs"}  # files of pictures, or that pages only link to
+WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs", "llama-cpp", "llama-threads"}  # pictures and links
 
 
 def read(name):
@@ -83,9 +83,7 @@ def joined(titles, rows):
 HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
 ARM = [f"{codes} 1 neon-dotprod" for codes in ("codes 16 128", "trellis 4 128", "trellis 8 64", "trellis 2 64")]
 GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
-LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
-LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
-LLAMA |= {"ours, 2.3 bits": "`OCTAPLEX_BITS=2.3`"}
+LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, 3.2 bits": "no setting"}
 
 
 def heads_of(rows, caches, widths=("128", "64")):
@@ -218,7 +216,7 @@ class Tables:
             cells = []
             for column in columns:
                 speed, f16 = speeds[(*column, setting)], median(speeds[(*column, "f16")])
-                times = "" if setting == "f16" or not speed else f" ({ratio(median(speed), f16)}x)"
+                times = "" if setting == "f16" or not speed else f" ({faster(median(speed), f16)})"
                 cells.append(f"{median(speed):.0f}{times}" if speed else "not measured")
             mib = memory[(*columns[-1], setting)]
             yield name, *cells, f"{median(mib):.0f}" if mib else "not measured"
