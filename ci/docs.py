@@ -3,7 +3,7 @@
 
 * relative links lead to files, and anchors to headings;
 * paths in the repository that stand in backquotes exist;
-* docs/SUMMARY.md has every page of docs/, except docs/notes/;
+* docs/SUMMARY.md has every page of docs/, except the notes;
 * docs/options.md has every option of a cache and of attention that OPTIONS finds, and says which language lacks it;
 * lines end at 120 characters, except in tables, code blocks, and links that cannot be broken;
 * sentences of the book have at most 30 words, and 13 on average;
