@@ -107,6 +107,12 @@ class Tables:
             bits = least if least == most else f"{least} to {most}"
             yield name, bits, *(cell for texts, most in zip(models, worst) for cell in (texts[0], most))
 
+    def cache_types(titles, rows):
+        """With a last row of llama.cpp's own figures."""
+        yield from rows
+        theirs = {name: cells for name, *cells in read("llama-cpp-kl")[1]}
+        yield "llama.cpp itself", *(theirs[f"its `{kind}`"][model] for model in (0, 2) for kind in ("q8_0", "q4_0"))
+
     def appending(titles, rows):
         yield [append for *_, append in rows if append]
 
