@@ -74,6 +74,14 @@ for program in engine/*; do
   run "program ${program#*/}" "$program.run"
 done
 
+# The README and the page that starts the book print the program of the example, and what it prints.
+program=$(sed '1,/^$/d' ../../examples/quickstart.rs)
+output=$(cargo run --example quickstart)
+for page in README.md docs/start.md; do
+  [[ $(../../ci/printed.sh "../../$page" rust -) == "$program" ]] || { echo "$page differs from examples/quickstart.rs" >&2; exit 1; }
+  [[ $(../../ci/printed.sh "../../$page" text -) == *"$output"* ]] || { printf '%s lacks what the example prints:\n%s\n' "$page" "$output" >&2; exit 1; }
+done
+
 # The README's lines for a Cargo.toml are valid. This repository stands in for the published one.
 for name in . metrics bindings/candle; do
   mkdir -p user/src

@@ -41,6 +41,7 @@ TABLE = (
     # Documents. Those with commands run them.
     ("README.md docs/engine.md docs/models.md docs/codecs.md docs/choosing.md cli/README.md metrics/README.md", "readme"),
     ("docs/platforms.md", "readme, sizes"),
+    ("docs/start.md", "readme, wasm, llama"),
     ("docs/plots/sample.txt", "suite octaplex-cli, wasm"),
     ("docs/plots/*", "suite octaplex-cli"),
     ("docs/* CHANGELOG.md CONTRIBUTING.md SECURITY.md book.toml deny.toml", ""),

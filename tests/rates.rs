@@ -3,12 +3,12 @@
 
 use octaplex::cache::Center;
 use octaplex::codecs::Role;
-use octaplex::{CodecSpec, LayerConfig};
+use octaplex::{CacheConfig, CodecSpec, LayerConfig};
 
 const README: &str = include_str!("../README.md");
 const CHOOSING: &str = include_str!("../docs/choosing.md");
 const CODECS: &str = include_str!("../docs/codecs.md");
-const PERFORMANCE: &str = include_str!("../docs/performance.md");
+const LLAMA_KL: &str = include_str!("../docs/plots/llama-cpp-kl.csv");
 const HEADS: &str = include_str!("../docs/plots/heads.csv");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
 const SAMPLE: &str = include_str!("../docs/plots/sample.txt");
@@ -194,53 +194,46 @@ fn the_measurements_of_the_sample() {
     assert!(rows > 60, "{rows} rows");
 }
 
-/// A number as a page of results has it, with the zero that the README has in front of it.
-fn with_zero(cell: &str) -> String {
-    let number = cell.replace("<.", "<0.").split(' ').next().unwrap().to_string();
-    if number.starts_with('.') { format!("0{number}") } else { number }
-}
-
-/// Returns the gigabytes of a full cache of Llama-3-8B: an engine's rows if the codec is named once, or everything that a
-/// cache of ours keeps.
-fn gigabytes(keys: &str, values: Option<&str>) -> String {
-    let (layers, heads, width, tokens) = (32, 8, 128, 32_768);
-    let bytes = match values {
-        None => 2 * layers * heads * tokens * spec(keys).block_bytes(width),
-        Some(values) => {
-            layers
-                * LayerConfig::new(heads, width, tokens)
-                    .keys(spec(keys))
-                    .values(spec(values))
-                    .required_bytes()
-        }
-    };
-    format!("{:.2}", bytes as f64 / 1e9)
-}
-
-/// The README's first table: gigabytes, KL of `accuracy.md`, times of `performance.md`.
+/// The README's first table. Bits in pages and bytes are those of a full cache of Llama-3-8B. llama.cpp measured the KL
+/// (`docs/llama-cpp.md`), and `heads.csv` has the times of four query heads that share a key/value head.
 #[test]
 fn the_readmes_table() {
-    let (accuracy, speed) =
-        (table(ACCURACY, "\n## Three models, three texts\n"), table(PERFORMANCE, "\n## Whole models\n"));
-    let milliseconds = |name: &str| -> f64 {
-        let row = speed.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
-        row[3].split(' ').next().unwrap().parse().unwrap()
+    let (layers, heads, width, tokens) = (32, 8, 128, 32_768);
+    let plain = |codec: &str| {
+        let values = 2 * layers * heads * tokens;
+        (bits(codec, width), values * spec(codec).block_bytes(width))
     };
-    // Prose with Qwen2.5-1.5B.
-    let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[8]));
-    let both = |spec| gigabytes(spec, Some(spec));
+    let ours = |config: CacheConfig| {
+        (config.page_bits(), config.layers().map(|layer| layer.required_bytes()).sum::<usize>())
+    };
+    let config = CacheConfig::new(layers, heads, width, tokens);
+    let for_bits = |bits| ours(config.for_bits(bits).unwrap());
+    let kl = |setting: &str| {
+        let row =
+            LLAMA_KL.lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row[0] == setting);
+        row.map_or("0 | 0".to_string(), |row| format!("{} | {}", row[1], row[3]))
+    };
+    let speed = |cache: &str| {
+        let ns = |isa: &str, cache: &str| -> f64 {
+            let start = format!("{isa},128,4096,4,1,{cache},");
+            let rest = HEADS.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+            rest.split(',').next().unwrap().parse().unwrap()
+        };
+        ["avx2", "avx512"].map(|isa| format!("{:.1}x", ns(isa, "ggml f16") / ns(isa, cache))).join(" / ")
+    };
     let expected = [
-        ("f16", 16.0, gigabytes("f16", None), Some("0".to_string()), "ggml f16"),
-        ("llama.cpp's `q8_0`", 8.5, gigabytes("q8_0", None), kl("llama.cpp's `q8_0`, rotated"), "ggml q8_0"),
-        ("llama.cpp's `q4_0`", 4.5, gigabytes("q4_0", None), kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
-        ("`turboquant`", 4.1, both("turboquant"), kl("`turboquant` (4 bits)"), "`turboquant`"),
-        ("`trellis`", 3.1, both("trellis"), kl("`trellis`"), "`trellis`"),
-        ("`trellis:m=2`", 2.1, both("trellis:m=2"), kl("`trellis:m=2`"), "`trellis:bits=2`"),
+        ("octaplex, the default", ours(config), "no setting", Some("graded / trellis")),
+        ("octaplex, `bits=4.3`", for_bits(4.3), "`OCTAPLEX_BITS=4.3`", None),
+        ("octaplex, `bits=2.3`", for_bits(2.3), "`OCTAPLEX_BITS=2.3`", None),
+        ("llama.cpp's f16", plain("f16"), "its f16", Some("ggml f16")),
+        ("llama.cpp's `q8_0`", plain("q8_0"), "its `q8_0`", Some("ggml q8_0")),
+        ("llama.cpp's `q4_0`", plain("q4_0"), "its `q4_0`", Some("ggml q4_0")),
     ];
-    for (name, bits, gigabytes, kl, timed) in expected {
-        let times = format!("{:.2}x", milliseconds("ggml f16") / milliseconds(timed));
-        let times = if times == "1.00x" { "1x" } else { &times };
-        let row = format!("| {name} | {bits} | {gigabytes} | {} | {times} |", kl.unwrap());
+    for (name, (bits, bytes), setting, timed) in expected {
+        let (bits, gigabytes) = (format!("{bits:.1}"), format!("{:.2}", bytes as f64 / 1e9));
+        let cells =
+            [name, bits.trim_end_matches(".0"), &gigabytes, &kl(setting), &timed.map_or("-".into(), speed)];
+        let row = format!("| {} |", cells.join(" | "));
         assert!(README.lines().any(|line| line == row), "README.md lacks\n{row}");
     }
 }
@@ -269,14 +262,14 @@ fn the_bits_of_the_advice() {
     assert_eq!(count, 5);
 }
 
-/// Exact tokens weigh more in short contexts: the README says 3.8 bits for the default at 4,096 tokens.
+/// Exact tokens weigh more in short contexts: the page on how it works has the bits of the default.
 #[cfg(feature = "alloc")]
 #[test]
 fn the_bits_of_a_short_context() {
     let mut cache = octaplex::KvCache::builder(1, 8, 128, 8192).build().unwrap();
     let rows = crate::common::Random::new(12).gaussians(8 * 4096 * 128);
     cache.append(0, &rows, &rows).unwrap();
-    check("README.md", "4,096 tokens", "3.8", cache.stats().bits_per_value());
+    check("docs/how-it-works.md", "4,096 tokens", "3.8", cache.stats().bits_per_value());
 }
 
 /// `turboquant` is faster than ggml's f16 for any number of query heads, and the default from groups of four on.
