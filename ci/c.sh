@@ -102,13 +102,12 @@ g++ -std=c++17 -Wall -Wextra -Werror -Ibindings/c "$folder/header.cpp" "$release
 "$folder/cpp"
 g++ -std=c++17 -O1 -Wall -Wextra -Werror -Ibindings/c bindings/c/examples/engine.cpp "$release" "${link[@]}" -o "$folder/engine"
 "$folder/engine"
-# The README's lines of C compile inside a function.
-{
-  printf '#include <octaplex.h>\n#include <stdio.h>\nextern size_t layer, tokens; extern float *k, *v, *queries, *output;\nvoid all(void);\nvoid all(void) {\n'
-  ci/printed.sh bindings/c/README.md c -
-  echo '}'
-} >"$folder/readme.c"
-gcc "${strict[@]}" -c "$folder/readme.c" -o "$folder/readme.o"
+# The programs that the README and the page on engines print.
+for page in bindings/c/README.md docs/engine.md; do
+  ci/printed.sh "$page" c - >"$folder/printed.c"
+  gcc "${strict[@]}" "$folder/printed.c" "$release" "${link[@]}" -o "$folder/printed"
+  "$folder/printed"
+done
 
 say "wrong calls: the fuzz target's corpus, and nothing is left behind"
 CARGO_PROFILE_RELEASE_DEBUG=0 cargo test --quiet --release --locked -p octaplex-c --test fuzz_replay

@@ -3,12 +3,15 @@
 
 * relative links lead to files, and anchors to headings;
 * paths in the repository that stand in backquotes exist;
-* docs/SUMMARY.md has every page of docs/;
+* docs/SUMMARY.md has every page of docs/, except the notes;
+* docs/options.md has every option of a cache and of attention that OPTIONS finds, and says which language lacks it;
 * lines end at 120 characters, except in tables, code blocks, and links that cannot be broken;
+* sentences of the book have at most 30 words, and 13 on average;
 * public pages use the field's words: WORDS has those that this project once used for them;
 * so do comments in COMMENTED, and they say what a thing is or does: OPENINGS has the words that none begins with.
 
-    ci/docs.py      prints FILE:LINE: what is wrong, and fails if anything is"""
+    ci/docs.py            prints FILE:LINE: what is wrong, and fails if anything is
+    ci/docs.py words      also prints the words of each page of the book, and of a sentence on it"""
 import re
 import subprocess
 import sys
@@ -17,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 120
+LONGEST, MEAN = 30, 13  # words of a sentence of the book: each, and on average
 # Pages for people who work on the code, and what is not ours to word.
 NOT_PUBLIC = ("CHANGELOG.md", "docs/notes/")
 # Words that this project must not use for something else, as whole words outside code, and what to write.
@@ -46,6 +50,25 @@ SYNTAX |= dict.fromkeys((".sh", ".py", ".toml", ".txt"), HASH)
 # Code that starts with one of these folders is a path, if it has no space or placeholder.
 FOLDERS = "src|arch|cli|docs|tests|ci|bindings|fuzz|benches|examples|metrics|files"
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./*-]+")
+
+
+# Where each language declares the options of a cache and of attention: files, and patterns of a declaration and of a name in it.
+FIELDS = r"    pub (\w+):"
+OPTIONS = {
+    "Rust": [
+        ("src/cache/config.rs", r"pub struct (?:Layer|Cache)Config \{(.*?)\n\}", FIELDS),
+        ("src/attention.rs", r"pub struct Attend<'a> \{(.*?)\n\}", FIELDS),
+        ("src/cache/builder.rs", r"(pub const fn builder\(.*?)\)", r"[(,] ?(\w+):"),
+        ("src/cache/builder.rs", r"impl KvCacheBuilder \{(.*)", r"pub (?:const )?fn (bits|profile|backend)\b"),
+    ],
+    "Python": [
+        ("bindings/python/python/octaplex/_cache.py", r"\nclass Cache:.*?def __init__\((.*?)\) ->", r"        (\w+): "),
+        ("bindings/python/python/octaplex/_cache.py", r"\nclass Cache:.*?def attend\([^)]*?\*,(.*?)\) ->", r"        (\w+): "),
+    ],
+    "C": [("bindings/c/octaplex.h", r"typedef struct \{([^{}]*)\} octaplex_(?:config|attend);", r"\n    [\w ]+[ *](\w+);")],
+    "JavaScript": [("bindings/wasm/js/index.d.ts", r"interface (?:Cache|Attend)Options \{(.*?)\n\}", r"\n  (\w+)\??:")],
+    "llama.cpp": [("bindings/ggml/src/settings.rs", r"(.*)", r'"(OCTAPLEX_\w+)"')],
+}
 
 
 def tracked(*patterns):
@@ -109,9 +132,28 @@ def paths(name, text):
 def widths(text):
     for number, line in enumerate(without_blocks(text), 1):
         if len(line) > WIDTH and not line.startswith("|"):
+            line = re.sub(r" ?<!--.*?(-->|$)|^.*-->", "", line)
             breaks = re.sub(r"`[^`]*`|\]\([^)]*\)", lambda whole: "x" * len(whole[0]), line.lstrip())
-            if " " in breaks[:WIDTH].removeprefix("- ").removeprefix("* "):
+            if len(line) > WIDTH and " " in breaks[:WIDTH].removeprefix("- ").removeprefix("* "):
                 yield number, f"{len(line)} characters; lines end at {WIDTH}"
+
+
+def count(text):
+    """The number of words: of what has a letter or a digit."""
+    return sum(any(c.isalnum() for c in word) for word in text.split())
+
+
+def sentences(text):
+    """The sentences outside code blocks, tables and headings: numbers of lines, and numbers of words."""
+    prose = ["" if re.match(r"\||#|!\[", line) else line for line in without_blocks(text)]
+    plain = re.sub(r"`[^`]*`", "code", re.sub(r"<!--.*?-->", lambda found: "\n" * found[0].count("\n"), "\n".join(prose), flags=re.DOTALL))
+    plain = re.sub(r"\]\([^)\n]*\)", "]", plain)
+    at = 0
+    for end in [*re.finditer(r"[.!?](?=[*_)\]\"]*\s)|\n\s*\n|\n(?=\s*([*-]|\d+\.) )|\Z", plain)]:
+        sentence = plain[at : end.end()]
+        if number := count(sentence):
+            yield plain.count("\n", 0, at + len(sentence) - len(sentence.lstrip())) + 1, number
+        at = end.end()
 
 
 def words(text):
@@ -147,9 +189,30 @@ def openings(text):
                 yield number, f'"{found[1]}": write what it is or does'
 
 
+def options():
+    """What docs/options.md lacks, and the rows of its first tables that are wrong about a language."""
+    page, declared = (ROOT / "docs/options.md").read_text(), {}
+    for language, places in OPTIONS.items():
+        declared[language] = set()
+        for file, declaration, name in places:
+            parts = re.findall(declaration, (ROOT / file).read_text(), re.DOTALL)
+            names = {re.sub(r"(?<=[a-z])[A-Z]", lambda c: "_" + c[0].lower(), each) for part in parts for each in re.findall(name, part)}
+            declared[language] |= names
+            yield from ((1, f"lacks `{each}` of {file}") for each in sorted(names) if f"{each}`" not in page)
+            if not names:
+                yield 1, f"no options found in {file}"
+    for number, line in enumerate(page.split("\n## Rust\n")[0].split("\n"), 1):
+        if line.startswith("| `"):
+            cells = line.split("|")
+            for name in re.findall(r"`(\w+)`", cells[1]):
+                lack = {language for language, names in declared.items() if name not in names} - {"llama.cpp"}
+                if lack != set(filter(None, cells[4].replace(" ", "").split(","))):
+                    yield number, f"{name} is not in {', '.join(sorted(lack)) or 'none'}"
+
+
 def summary():
     listed = {link for link in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs/SUMMARY.md").read_text())}
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    for page in sorted((ROOT / "docs").glob("*.md")):
         name = page.relative_to(ROOT / "docs").as_posix()
         if name not in listed and name != "SUMMARY.md":
             yield 1, f"lacks {name}"
@@ -157,13 +220,24 @@ def summary():
 
 def main():
     wrong = [("docs/SUMMARY.md", *found) for found in summary()]
-    names = tracked("*.md")
+    wrong += [("docs/options.md", *found) for found in options()]
+    names, book = tracked("*.md"), []
     for name in names:
         text = (ROOT / name).read_text()
         checks = [links(name, text), paths(name, text), widths(text)]
         if not name.startswith(NOT_PUBLIC):
             checks.append(words(text))
         wrong += [(name, *found) for check in checks for found in check]
+        if re.fullmatch(r"docs/\w[^/]*\.md", name) and name != "docs/SUMMARY.md":
+            lengths = list(sentences(text))
+            wrong += [(name, line, f"a sentence of {number} words") for line, number in lengths if number > LONGEST]
+            book.append((name, count("\n".join(without_blocks(text))), [number for _, number in lengths]))
+    lengths = [number for *_, each in book for number in each]
+    if (mean := sum(lengths) / len(lengths)) > MEAN:
+        wrong.append(("docs", 1, f"{mean:.1f} words a sentence; at most {MEAN}"))
+    if sys.argv[1:] == ["words"]:
+        for name, number, each in book:
+            print(f"{name:28} {number:6,} words, {sum(each) / len(each):4.1f} a sentence, at most {max(each)}")
     sources = [name for name in tracked(*COMMENTED) if Path(name).suffix in SYNTAX and not name.startswith(UNCHECKED)]
     for name in sources:
         text = "\n".join(comments((ROOT / name).read_text(), SYNTAX[Path(name).suffix]))
@@ -172,6 +246,7 @@ def main():
         print(f"{name}:{line}: {what}")
     if wrong:
         sys.exit(f"{len(wrong)} mistakes in the documentation")
+    print(f"The book has {sum(number for _, number, _ in book):,} words outside code, and {mean:.1f} a sentence")
     print(f"{len(names)} Markdown files and the comments of {len(sources)} other files are in order")
 
 

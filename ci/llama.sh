@@ -91,6 +91,11 @@ for kind in llama gemma2 mpt stablelm gpt-oss jamba; do
   below mean_kl 0.01 "$(fuzz -- "$target/$kind.gguf" --calls "$calls" --kl 0.3)"
 done
 
+say "the book's first program"
+ci/printed.sh docs/start.md "python llama.cpp" - | sed "s#MODEL.gguf#$target/llama.gguf#" >"$target/start.py"
+timeout 600 "$python" "$target/start.py" 2>"$target/log" || { tail -n 40 "$target/log" >&2; exit 1; }
+grep "octaplex is on: keys in graded, values in trellis, 3.2 bits per value" "$target/log"
+
 say "what cannot be served"
 stays() { # stays WORDS -- NAME=VALUE... -- ARGUMENT...: llama.cpp continues without octaplex, and the log says why
   local words=$1 settings=("GGML_BACKEND_PATH=$library")

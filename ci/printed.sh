@@ -3,6 +3,7 @@
 #
 # usage: ci/printed.sh FILE           runs the blocks marked `sh` as they are printed; fails if there are none
 #        ci/printed.sh FILE KIND -    prints the blocks marked KIND
+#        ci/printed.sh FILE KIND DIR  writes each of them into a file: DIR/1, DIR/2, …
 #
 # Each block runs in a shell of its own, which starts in the current folder. A caller can replace a command, such as `cargo`, by
 # exporting a function of that name.
@@ -16,6 +17,14 @@ if [[ ${3:-} == - ]]; then
   exit
 fi
 count=0
+if [[ -n ${3:-} ]]; then
+  while IFS= read -r -d '' block; do
+    count=$((count + 1))
+    printf '%s' "$block" >"$3/$count"
+  done < <(blocks "$2")
+  ((count)) || { echo "$file has no block marked $2" >&2; exit 1; }
+  exit
+fi
 while IFS= read -r -d '' block; do
   count=$((count + 1))
   printf '\n-- %s: block %s (%ss)\n%s' "$file" "$count" "$SECONDS" "$block"

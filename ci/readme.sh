@@ -16,7 +16,7 @@ mkdir -p "$folder"
 
 # Commands run in this folder, where their files stay. It is inside the workspace, so Cargo finds that.
 root=$PWD
-pages=(README.md docs/first-tasks.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
+pages=(README.md docs/engine.md docs/platforms.md docs/models.md docs/codecs.md docs/choosing.md) # of commands
 mapfile -t names < <(ci/printed.sh docs/models.md sh - | grep -oE '[A-Za-z0-9_.-]+\.(gguf|txt)' | sort -u)
 cd "$folder"
 ../../ci/tool.sh tiny_model model text
@@ -43,6 +43,11 @@ cargo() {
       esac
       ../../ci/tool.sh octaplex "$@"
       ;;
+    "install --path cli --locked --features models") # a command in a folder of its own, which calls the development build
+      mkdir -p "$MODELS"
+      printf '#!/usr/bin/env bash\nset -- run --release -p octaplex-cli --features models -- "$@"\n%s\ncargo "$@"\n' "$(declare -f cargo)" >"$MODELS/octaplex"
+      chmod +x "$MODELS/octaplex"
+      ;;
     "run --example "*) # as the tests build it
       command cargo build -p octaplex -p octaplex-arch --features octaplex/std --example "$3" --locked
       "../debug/examples/$3"
@@ -52,12 +57,30 @@ cargo() {
   esac
 }
 export -f cargo
-export CARGO_INSTALL_ROOT=$folder/installed PATH=$folder/installed/bin:$PATH
+export CARGO_INSTALL_ROOT=$folder/installed MODELS=$folder/models PATH=$folder/models:$folder/installed/bin:$PATH
 
 ../../ci/printed.sh ../../README.md
-../../ci/printed.sh ../../docs/first-tasks.md
+../../ci/printed.sh ../../docs/engine.md
 ../../ci/printed.sh ../../docs/models.md
+rm -r "$MODELS"
 ../../ci/printed.sh ../../cli/README.md
+
+# The Rust programs of the page on engines, on the library that `cargo run --example` above built.
+mkdir engine
+../../ci/printed.sh ../../docs/engine.md rust engine
+command cargo build --quiet -p octaplex -p octaplex-arch --lib --features octaplex/std --locked
+for program in engine/*; do
+  rustc --edition 2024 --crate-name program "$program" --extern octaplex=../debug/liboctaplex.rlib -L dependency=../debug/deps -o "$program.run"
+  run "program ${program#*/}" "$program.run"
+done
+
+# The README and the page that starts the book print the program of the example, and what it prints.
+program=$(sed '1,/^$/d' ../../examples/quickstart.rs)
+output=$(cargo run --example quickstart)
+for page in README.md docs/start.md; do
+  [[ $(../../ci/printed.sh "../../$page" rust -) == "$program" ]] || { echo "$page differs from examples/quickstart.rs" >&2; exit 1; }
+  [[ $(../../ci/printed.sh "../../$page" text -) == *"$output"* ]] || { printf '%s lacks what the example prints:\n%s\n' "$page" "$output" >&2; exit 1; }
+done
 
 # The README's lines for a Cargo.toml are valid. This repository stands in for the published one.
 for name in . metrics bindings/candle; do

@@ -39,8 +39,10 @@ TABLE = (
     ("*Cargo.toml *Cargo.lock", "all"),
     ("*LICENSE-*", "package, python, wasm"),
     # Documents. Those with commands run them.
-    ("README.md docs/first-tasks.md docs/models.md docs/codecs.md docs/choosing.md cli/README.md metrics/README.md", "readme"),
+    ("docs/engine.md", "readme, c"),
+    ("README.md docs/models.md docs/codecs.md docs/choosing.md cli/README.md metrics/README.md", "readme"),
     ("docs/platforms.md", "readme, sizes"),
+    ("docs/start.md", "readme, wasm, llama"),
     ("docs/plots/sample.txt", "suite octaplex-cli, wasm"),
     ("docs/plots/*", "suite octaplex-cli"),
     ("docs/* CHANGELOG.md CONTRIBUTING.md SECURITY.md book.toml deny.toml", ""),

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1:-} == pages ]]; then
   tests=(cargo test -p octaplex --features std --locked) # the features that the whole workspace gives it
-  "${tests[@]}" --test suite -- architecture:: instead:: rates:: trellis::distortions_are_the_documented_ones
+  "${tests[@]}" --test suite -- architecture:: choosing:: rates:: trellis::distortions_are_the_documented_ones
   "${tests[@]}" --doc -- Readme
 elif (($#)); then
   cargo test "${@/#/--package=}" --locked

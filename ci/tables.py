@@ -11,7 +11,16 @@ empty line and the titles. This script writes the rows below them.
     <!-- table: plots/FILE.csv NAME -->     `Tables.NAME` below yields the cells of each row
 
 Without a NAME, a column whose title starts with `(`, `to `, `±` or `,` joins the column on its left: `0.53 (+1.3%)`,
-`3.6 to 3.9`. A NAME is for ratios, and for a choice of rows."""
+`3.6 to 3.9`. A NAME is for ratios, and for a choice of rows. Ratios are speeds: 2.6x is 2.6 times as fast.
+
+A figure elsewhere, in prose or in a table that is written by hand, is the last number before a comment that names its cell.
+This script compares them, in every Markdown file. The figure may have fewer digits than the cell.
+
+    takes 2.0 ms <!-- figure: plots/FILE.csv ROW @ COLUMN -->
+    is 2.6x faster <!-- figure: plots/FILE.csv ROW over ROW @ COLUMN -->
+
+COLUMN is a title. ROW is the first cells of one row, with `; ` between them. No line begins with such a comment, because
+Markdown would end the paragraph there."""
 import csv
 import re
 import sys
@@ -21,9 +30,12 @@ from math import prod
 from pathlib import Path
 from statistics import median
 
+from docs import tracked
+
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- table: plots/(\S+)\.csv(?: (\w+))? -->")
-WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs"}  # files of pictures, or that pages only link to
+FIGURE = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?)(?: over (.+?))? @ (.+?) -->")
+WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs", "llama-cpp", "llama-threads"}  # pictures and links
 
 
 def read(name):
@@ -37,6 +49,12 @@ def read(name):
 
 def ratio(over, under, digits=2):
     return f"{float(over) / float(under):.{digits}f}"
+
+
+def faster(theirs, ours):
+    """Our speed as a multiple of theirs, from times."""
+    times = float(theirs) / float(ours)
+    return f"{times:.{1 if times >= 0.995 else 2}f}x"
 
 
 def thousands(count):
@@ -63,64 +81,103 @@ def joined(titles, rows):
 
 # Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
 HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
-HEADS = {name: name for name in ("ggml f16", "ggml q8_0", "ggml q4_0")} | HEADS
-LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, f16": "`OCTAPLEX_BITS=16`"}
-LLAMA |= {"ours, 4.3 bits": "`OCTAPLEX_BITS=4.3`", "ours, 3.2 bits": "no setting"}
-LLAMA |= {"ours, 2.3 bits": "`OCTAPLEX_BITS=2.3`"}
+ARM = [f"{codes} 1 neon-dotprod" for codes in ("codes 16 128", "trellis 4 128", "trellis 8 64", "trellis 2 64")]
+GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
+LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, 3.2 bits": "no setting"}
+
+
+def heads_of(rows, caches, widths=("128", "64")):
+    f16 = {tuple(row[:5]): row[6] for row in rows if row[5] == "ggml f16"}
+    cells = {tuple(row[:6]): f"{row[6]} ({faster(f16[tuple(row[:5])], row[6])})" for row in rows}
+    columns = sorted({row[2:5] for row in f16}, key=lambda case: [int(each) for each in reversed(case)])
+    for width in widths:
+        for isa, title in ("avx512", "AVX-512"), ("avx2", "AVX2"):
+            for cache in caches:
+                row = [cells.get((isa, width, *column, cache), "") for column in columns]
+                row = [each.removesuffix(" (1.0x)") for each in row] if cache == "ggml f16" else row
+                yield f"{width}, {title}: {HEADS.get(cache, cache)}", *row
 
 
 class Tables:
-    def attention(titles, rows):
-        for codecs, ns, *others in rows:
-            yield codecs, ns, "1" if ns == rows[0][1] else ratio(rows[0][1], ns, 1), *others
+    def accuracy(titles, rows):
+        """KL alone: of prose, and the largest of the three texts."""
+        for name, least, most, *cells in rows:
+            models = [cells[at : at + 6 : 2] for at in (0, 6, 12)]
+            worst = [max(texts, key=lambda cell: float(cell.lstrip("<"))) for texts in models]
+            bits = least if least == most else f"{least} to {most}"
+            yield name, bits, *(cell for texts, most in zip(models, worst) for cell in (texts[0], most))
+
+    def cache_types(titles, rows):
+        """With a last row of llama.cpp's own figures."""
+        yield from rows
+        theirs = {name: cells for name, *cells in read("llama-cpp-kl")[1]}
+        yield "llama.cpp itself", *(theirs[f"its `{kind}`"][model] for model in (0, 2) for kind in ("q8_0", "q4_0"))
+
+    def appending(titles, rows):
+        yield [append for *_, append in rows if append]
 
     def kernels(titles, rows):
         """Two instruction sets in one cell."""
-        hidden = ("turboquant:bits=2", "trellis:m=8", "octopus", "hqmq", "tq3_0", "polarquant:bits=3", "q4_0")
+        shown = "ggml f16, ggml q8_0, ggml q4_0, trellis, turboquant, int, f16".split(", ")
         avx2 = {row[1]: row[2:] for row in rows if row[0] == "AVX2"}
         for isa, codec, *times in rows:
-            if isa == "AVX-512" and codec not in (*hidden, "256 bytes, read"):
+            if isa == "AVX-512" and (codec in shown or ", 4 bits" in codec):
                 cells = [f"{a}, {b}" if a else "-" for a, b in zip(times, avx2[codec])]
                 del cells[titles.index("score of 8") - 2]
                 yield codec if " " in codec else f"`{codec}`", *cells
 
     def heads(titles, rows):
-        """A row for each width, instruction set and cache, a column for each (tokens, query heads, queries). Columns that
-        nothing was measured for are left out."""
-        cells = {(isa, width, cache, *case): f"{ns} ({share})" for isa, width, *case, cache, ns, share in rows}
-        columns = sorted({case for *_, tokens, heads, queries in cells for case in [(tokens, heads, queries)]},
-                         key=lambda case: (int(case[2]), int(case[1]), int(case[0])))
-        for width in ("128", "64"):
-            for isa, title in ("avx512", "AVX-512"), ("avx2", "AVX2"):
-                for cache, name in HEADS.items():
-                    row = [cells.get((isa, width, cache, *column), "") for column in columns]
-                    if any(row):
-                        yield f"{width}, {title}: {name}", *row
+        """A row for each width, instruction set and cache, a column for each (tokens, query heads, queries)."""
+        return heads_of(rows, ("ggml f16", "graded / trellis", "turboquant / turboquant"))
+
+    def heads_of_ggml(titles, rows):
+        return heads_of(rows, ("ggml q8_0", "ggml q4_0", "graded / trellis"), ("128",))
 
     def errors(titles, rows):
         yield [error for _, error in rows]
 
+    def onnxruntime(titles, rows):
+        """Speeds relative to its f32."""
+        for cache, *times, error in rows:
+            yield cache, *(faster(f32, ns) for f32, ns in zip(rows[0][1:], times)), error
+
+    def peers_more(titles, rows):
+        for cache, *times, a, b, c in rows:
+            yield cache, *times, *(share and faster(1, share) for share in (a, b, c))
+
+    def whole_models(titles, rows):
+        """Each time, and how many times as fast as with ggml's f16."""
+        for cache, *cells in rows:
+            pairs = zip(rows[1][1::2], cells[::2])
+            yield cache, *(f"{ours} ({faster(f16, ours)})" if rows.index([cache, *cells]) > 1 else ours for f16, ours in pairs)
+
     def arm(titles, rows):
-        for kernel, *cells in rows:
+        """A choice of kernels and of CPUs."""
+        for kernel, _, n1, a55, _, m1, v2 in rows:
             what, shape = kernel.split(" ", 1)
-            if what == "ggml":
-                yield f"ggml: {shape}", *cells
-            elif shape.endswith("-dotprod") or "4 128 1" in shape and what == "sum":
-                codes, levels, dim, queries, backend = shape.split()
-                queries = "" if queries == "1" else f", {queries} queries"
-                yield f"{what}, {codes} of {levels}, width {dim}{queries}, `{backend}`", *cells
+            if what == "ggml" and "f16-f32" not in shape:
+                yield f"ggml: {shape}", a55, n1, v2, m1
+            elif shape in ARM:
+                codes, levels, dim, *_ = shape.split()
+                yield f"{what}, {codes} of {levels}, width {dim}", a55, n1, v2, m1
 
     def gpu_steps(titles, rows):
-        plain = ("turboquant:bits=3", "turboquant:bits=2", "trellis:m=2")  # without their shares of cuDNN's time
+        """A choice of columns, and how many times as fast as cuDNN."""
         for queries, keys, sequences, tokens, cudnn, *times in rows:
-            cells = [f"{us} ({ratio(us, cudnn)})" if us and title not in plain else us
-                     for title, us in zip(titles[5:], times)]
+            shown = [us for title, us in zip(titles[5:], times) if title in GPU]
             each = "" if sequences == "1" else " each"
+            cells = [us and f"{us} ({faster(cudnn, us)})" for us in shown]
             yield f"{queries}/{keys}, {sequences}, {thousands(tokens)}{each}", cudnn, *cells
+
+    def portable(titles, rows):
+        """Speeds relative to f32 loops."""
+        for codecs, *times in rows:
+            ranges = [[faster(1, most), faster(1, least)] for least, most in zip(times[::2], times[1::2])]
+            yield codecs, *(" to ".join(dict.fromkeys(each)) for each in ranges)
 
     def wasm(titles, rows):
         for score, ns, error in rows:
-            yield score, ns, ratio(ns, rows[0][1]), error
+            yield score, ns, faster(rows[0][1], ns), error
 
     def profile_texts(titles, rows):
         texts = defaultdict(dict)
@@ -165,15 +222,28 @@ class Tables:
             cells = []
             for column in columns:
                 speed, f16 = speeds[(*column, setting)], median(speeds[(*column, "f16")])
-                times = "" if setting == "f16" or not speed else f" ({ratio(median(speed), f16)}x)"
+                times = "" if setting == "f16" or not speed else f" ({faster(median(speed), f16)})"
                 cells.append(f"{median(speed):.0f}{times}" if speed else "not measured")
             mib = memory[(*columns[-1], setting)]
             yield name, *cells, f"{median(mib):.0f}" if mib else "not measured"
 
+    def llama_lengths(titles, rows):
+        """Tokens a second, and how many times as fast as llama.cpp's f16."""
+        for shape, tokens, *speeds in rows:
+            cells = [speed and f"{speed} ({faster(speed, speeds[at // 4 * 4])})" if at % 4 else speed
+                     for at, speed in enumerate(speeds)]
+            yield f"{shape}, {thousands(tokens)}", *cells
+
+    def llama_cuda(titles, rows):
+        for cache, *cells in rows:
+            f16 = rows[0][1:]
+            times = [f"{ms} ({faster(theirs, ms)})" for theirs, ms in zip(f16[:3], cells)]
+            yield cache, *(cells[:3] if cells == f16 else times), *cells[3:]
+
     def candle(titles, rows):
         for model, tokens, *figures, equal, written in rows:
             theirs, ours = figures[::2], figures[1::2]
-            times = [f"{a}, {b} ({ratio(b, a)})" for a, b in zip(theirs[:2], ours[:2])]
+            times = [f"{a}, {b} ({faster(a, b)})" for a, b in zip(theirs[:2], ours[:2])]
             size = f"{int(theirs[2]) / 1e6:.1f}, {int(ours[2]) / 1e6:.1f}"
             yield f"{model}, {thousands(tokens)}", *times, size, f"{equal} of {written}"
 
@@ -184,6 +254,10 @@ class Tables:
             gigabits = 8e-9 * (raw - int(size))
             links = ratio(gigabits, encode, 1), ratio(gigabits, decode, 1)
             yield stored, size, ratio(16 * int(size), raw), encode, decode, *links, error
+
+    def transformers_cpu(titles, rows):
+        for cache, bits, long, kl, error, step, prompt in rows:
+            yield cache, bits, long, kl + (error and f" ± {error}"), faster(1, step), faster(1, prompt)
 
     def transformers_gpu(titles, rows):
         for cache, sequences, tokens, *cells in rows:
@@ -216,6 +290,32 @@ def compare(text, used):
     return "\n".join(lines), sorted(wrong)
 
 
+def cell(titles, rows, row, column):
+    """The number in a row's cell."""
+    start = [word.strip() for word in row.replace("`", "").split(";")]
+    found = [cells for cells in rows if [each.replace("`", "") for each in cells[: len(start)]] == start]
+    if len(found) != 1 or titles.count(column) != 1:
+        raise ValueError(f"{len(found)} rows {row!r}, {titles.count(column)} columns {column!r}")
+    return float(found[0][titles.index(column)].lstrip("<"))
+
+
+def figures(text):
+    """The figures that name their cells and differ: numbers of lines, and words."""
+    for found in re.finditer(r"<!-- figure.*?-->", text, re.DOTALL):
+        line, before = text.count("\n", 0, found.start()), re.sub(r"<!--.*?-->", "", text[: found.start()], flags=re.DOTALL)
+        number = (re.findall(r"\d[\d,]*(?:\.\d+)?", before.rsplit("\n\n", 1)[-1]) or [""])[-1].replace(",", "")
+        try:
+            name, row, under, column = FIGURE.fullmatch(found[0]).groups()
+            exact = cell(*read(name), row, column) / (cell(*read(name), under, column) if under else 1)
+            unit = 0.1 ** len(number.partition(".")[2])
+            if abs(float(number) - exact) > 0.5 * unit + 1e-9:
+                yield line, f"{number}, and {found[0]} is {exact:.6g}"
+            if before.rpartition("\n")[2].strip() == "":
+                yield line, "a line begins with a figure's comment"
+        except (ArithmeticError, AttributeError, OSError, ValueError) as error:
+            yield line, f"{found[0]}: {error}"
+
+
 def main():
     write, used, count = sys.argv[1:] == ["--write"], set(), 0
     for path in sorted((ROOT / "docs").rglob("*.md")):
@@ -226,13 +326,20 @@ def main():
         for line, what in wrong:
             print(f"{path.relative_to(ROOT)}:{line + 1}: {what}")
         count += len(wrong)
+    named = 0
+    for name in tracked("*.md"):
+        text = (ROOT / name).read_text()
+        named += text.count("<!-- figure")
+        for line, what in figures(text):
+            print(f"{name}:{line + 1}: {what}")
+            count += 1
     files = {path.stem for path in (ROOT / "docs/plots").glob("*.csv")} - WITHOUT_TABLE
     for name in sorted(files.union(name for name in vars(Tables) if name[0] != "_") - used):
         print(f"docs: no page has the table of {name}")
         count += 1
     if count:
         sys.exit(f"differences: {count}. Where a file of docs/plots is right, run python3 ci/tables.py --write")
-    print(f"The tables of {len(files)} files are in order")
+    print(f"The tables of {len(files)} files and {named} other figures are in order")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests octaplex.transformers, octaplex.capture and octaplex.calibrate with the real PyTorch and transformers: test_transformers.py,
-# test_transformers_random.py (OCTAPLEX_RUNS=40), test_commands.py, test_capture.py and test_calibrate.py of bindings/python/tests.
+# test_transformers_random.py (OCTAPLEX_RUNS=40), test_start.py, test_commands.py, test_capture.py and test_calibrate.py of
+# bindings/python/tests.
 #
 # usage: ci/transformers.sh
 #        ci/transformers.sh MODEL.gguf    also compares the text that a model writes with that of `octaplex generate`
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 target=$PWD/target/python
 transformers=transformers==5.24.0
 [[ -z ${OCTAPLEX_NEWEST:-} ]] || transformers=transformers
-tests=(tests/test_transformers.py tests/test_transformers_random.py tests/test_commands.py tests/test_capture.py tests/test_calibrate.py)
+tests=(tests/test_transformers.py tests/test_transformers_random.py tests/test_start.py tests/test_commands.py tests/test_capture.py tests/test_calibrate.py)
 if [[ $# -gt 0 ]]; then
   export OCTAPLEX_MODEL OCTAPLEX_TOOL
   OCTAPLEX_MODEL=$model

@@ -69,6 +69,10 @@ lines=$(wc -l <readme.mjs)
 ((lines == 10)) || { echo "the README has $lines lines of JavaScript, not the 10 that are tested here" >&2; exit 1; }
 said=$(node readme.mjs)
 [[ $said == "4096 "*$'\n'"graded graded:fine=2,coarse=1" ]] || { echo "the README's lines say: $said" >&2; exit 1; }
+# The book's first program, and its output.
+"$root/ci/printed.sh" "$root/docs/start.md" js - >start.mjs
+said=$(node start.mjs)
+[[ $("$root/ci/printed.sh" "$root/docs/start.md" text -) == *"$said"* ]] || { echo "docs/start.md lacks what its lines of JavaScript say: $said" >&2; exit 1; }
 cp "$CARGO_TARGET_DIR/one.wasm" .
 node one.mjs
 node browser.mjs "$project" package.html

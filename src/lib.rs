@@ -36,12 +36,12 @@
 //! | you want | keys | values | bits a value |
 //! |---|---|---|---|
 //! | the default | `graded` | `trellis` | 3.1 to 3.2 |
-//! | output close to f16 | `graded:bits=4` | `trellis:m=8` | 4.1 to 4.2 |
-//! | the smallest useful cache | `graded:bits=2` | `trellis:m=2` | 2.1 to 2.2 |
+//! | output close to f16 | `graded:bits=4` | `trellis:bits=4` | 4.1 to 4.2 |
+//! | the smallest useful cache | `graded:bits=2` | `trellis:bits=2` | 2.1 to 2.2 |
 //! | fast encoding | `turboquant` | `turboquant` | 4.1 |
 //!
-//! Bits are those of pages: the smaller figure at widths of 128 and more, the larger at 64. `m` is the number of
-//! centroids. `trellis` has 2, 3 or 4 bits with `m=2`, `m=4` (its default) or `m=8`, also written `bits=2` to `bits=4`.
+//! Bits are those of pages: the smaller figure at widths of 128 and more, the larger at 64. The exact tokens come on
+//! top. Printed specs have the number of centroids instead of bits: `trellis:m=2`, `trellis:m=8`.
 //!
 //! `KvCache::builder(..).bits(2.5)` chooses codecs for a budget, and `.keys("trellis").values("turboquant:bits=3")`
 //! names them. The [list of codecs][list] has all of them, and [Choosing a codec][choosing] compares them.

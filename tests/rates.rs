@@ -3,14 +3,13 @@
 
 use octaplex::cache::Center;
 use octaplex::codecs::Role;
-use octaplex::{CodecSpec, LayerConfig};
+use octaplex::{CacheConfig, CodecSpec, LayerConfig};
 
 const README: &str = include_str!("../README.md");
 const CHOOSING: &str = include_str!("../docs/choosing.md");
 const CODECS: &str = include_str!("../docs/codecs.md");
-const PERFORMANCE: &str = include_str!("../docs/performance.md");
+const LLAMA_KL: &str = include_str!("../docs/plots/llama-cpp-kl.csv");
 const HEADS: &str = include_str!("../docs/plots/heads.csv");
-const INSTEAD: &str = include_str!("../docs/instead.md");
 const ACCURACY: &str = include_str!("../docs/accuracy.md");
 const SAMPLE: &str = include_str!("../docs/plots/sample.txt");
 const FORMATS: &str = include_str!("../docs/formats.md");
@@ -195,43 +194,48 @@ fn the_measurements_of_the_sample() {
     assert!(rows > 60, "{rows} rows");
 }
 
-/// A number as a page of results has it, with the zero that the README has in front of it.
-fn with_zero(cell: &str) -> String {
-    let number = cell.replace("<.", "<0.").split(' ').next().unwrap().to_string();
-    if number.starts_with('.') { format!("0{number}") } else { number }
-}
-
-/// The README's first table is a choice of columns: gigabytes of `instead.md`, KL of `accuracy.md`, times of `performance.md`.
+/// The README's first table. Bits in pages and bytes are those of a full cache of Llama-3-8B. llama.cpp measured the KL
+/// (`docs/llama-cpp.md`), and `heads.csv` has the times of four query heads that share a key/value head.
 #[test]
 fn the_readmes_table() {
-    let (gigabytes, accuracy, speed) = (
-        table(INSTEAD, "\n## Gigabytes\n"),
-        table(ACCURACY, "\n## Three models, three texts\n"),
-        table(PERFORMANCE, "\n## Whole models\n"),
-    );
-    let milliseconds = |name: &str| -> f64 {
-        let row = speed.iter().find(|row| row[0] == name).unwrap_or_else(|| panic!("no {name}"));
-        row[3].split(' ').next().unwrap().parse().unwrap()
+    let (layers, heads, width, tokens) = (32, 8, 128, 32_768);
+    let plain = |codec: &str| {
+        let values = 2 * layers * heads * tokens;
+        (bits(codec, width), values * spec(codec).block_bytes(width))
     };
-    // Prose with Qwen2.5-1.5B, and the gigabytes of Llama-3-8B.
-    let kl = |name: &str| accuracy.iter().find(|row| row[0] == name).map(|row| with_zero(row[8]));
-    let eight = gigabytes.iter().find(|row| row[0] == "Llama-3-8B").unwrap();
+    let ours = |config: CacheConfig| {
+        (config.page_bits(), config.layers().map(|layer| layer.required_bytes()).sum::<usize>())
+    };
+    let config = CacheConfig::new(layers, heads, width, tokens);
+    let for_bits = |bits| ours(config.for_bits(bits).unwrap());
+    let kl = |setting: &str| {
+        let row =
+            LLAMA_KL.lines().map(|line| line.split(',').collect::<Vec<_>>()).find(|row| row[0] == setting);
+        row.map_or("0 | 0".to_string(), |row| format!("{} | {}", row[1], row[3]))
+    };
+    let speed = |cache: &str| {
+        let ns = |isa: &str, cache: &str| -> f64 {
+            let start = format!("{isa},128,4096,4,1,{cache},");
+            let rest = HEADS.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+            rest.split(',').next().unwrap().parse().unwrap()
+        };
+        ["avx2", "avx512"].map(|isa| format!("{:.1}x", ns(isa, "ggml f16") / ns(isa, cache))).join(" / ")
+    };
     let expected = [
-        ("f16", 16.0, eight[1], Some("0".to_string()), "ggml f16"),
-        ("llama.cpp's `q8_0`", 8.5, eight[2], kl("llama.cpp's `q8_0`, rotated"), "ggml q8_0"),
-        ("llama.cpp's `q4_0`", 4.5, eight[4], kl("llama.cpp's `q4_0`, rotated"), "ggml q4_0"),
-        ("`turboquant`", 4.1, eight[6], kl("`turboquant` (4 bits)"), "`turboquant`"),
-        ("`trellis`", 3.1, eight[7], kl("`trellis`"), "`trellis`"),
-        ("`trellis:m=2`", 2.1, eight[8], kl("`trellis:m=2`"), "`trellis:bits=2`"),
+        ("octaplex, the default", ours(config), "no setting", Some("graded / trellis")),
+        ("octaplex, `bits=4.3`", for_bits(4.3), "`OCTAPLEX_BITS=4.3`", None),
+        ("octaplex, `bits=2.3`", for_bits(2.3), "`OCTAPLEX_BITS=2.3`", None),
+        ("llama.cpp's f16", plain("f16"), "its f16", Some("ggml f16")),
+        ("llama.cpp's `q8_0`", plain("q8_0"), "its `q8_0`", Some("ggml q8_0")),
+        ("llama.cpp's `q4_0`", plain("q4_0"), "its `q4_0`", Some("ggml q4_0")),
     ];
-    for (name, bits, gigabytes, kl, timed) in expected {
-        let times = format!("{:.2}x", milliseconds("ggml f16") / milliseconds(timed));
-        let times = if times == "1.00x" { "1x" } else { &times };
-        let row = format!("| {name} | {bits} | {gigabytes} | {} | {times} |", kl.unwrap());
+    for (name, (bits, bytes), setting, timed) in expected {
+        let (bits, gigabytes) = (format!("{bits:.1}"), format!("{:.2}", bytes as f64 / 1e9));
+        let cells =
+            [name, bits.trim_end_matches(".0"), &gigabytes, &kl(setting), &timed.map_or("-".into(), speed)];
+        let row = format!("| {} |", cells.join(" | "));
         assert!(README.lines().any(|line| line == row), "README.md lacks\n{row}");
     }
-    // As large as `trellis:m=8`, whose column it shares.
-    assert_eq!(bits("turboquant", 128), bits("trellis:m=8", 128));
 }
 
 /// The table of codecs to choose from: bits of pages, from the least to the most over the models, and of ggml's blocks.
@@ -258,14 +262,14 @@ fn the_bits_of_the_advice() {
     assert_eq!(count, 5);
 }
 
-/// Exact tokens weigh more in short contexts: the README says 3.8 bits for the default at 4,096 tokens.
+/// Exact tokens weigh more in short contexts: the page on how it works has the bits of the default.
 #[cfg(feature = "alloc")]
 #[test]
 fn the_bits_of_a_short_context() {
     let mut cache = octaplex::KvCache::builder(1, 8, 128, 8192).build().unwrap();
     let rows = crate::common::Random::new(12).gaussians(8 * 4096 * 128);
     cache.append(0, &rows, &rows).unwrap();
-    check("README.md", "4,096 tokens", "3.8", cache.stats().bits_per_value());
+    check("docs/how-it-works.md", "4,096 tokens", "3.8", cache.stats().bits_per_value());
 }
 
 /// `turboquant` is faster than ggml's f16 for any number of query heads, and the default from groups of four on.
@@ -288,12 +292,12 @@ fn the_shares_of_the_speed_page() {
 
 #[test]
 fn what_to_take_instead() {
-    let rows = table(INSTEAD, "\n## What to take\n");
+    let rows = table(CHOOSING, "\n## What to take\n");
     assert!(rows.len() >= 16);
     for row in rows {
         let exact = bits(quoted(row[0]).next().unwrap(), 128);
-        check("docs/instead.md", row[0], row[1], exact);
-        check("docs/instead.md", row[0], row[4], cached(quoted(row[0]).next().unwrap(), Role::Keys));
+        check("docs/choosing.md", row[0], row[1], exact);
+        check("docs/choosing.md", row[0], row[4], cached(quoted(row[0]).next().unwrap(), Role::Keys));
     }
 }
 

@@ -8,6 +8,7 @@ mod architecture;
 mod backends;
 mod cache;
 mod cells;
+mod choosing;
 mod chunk;
 mod codebooks;
 mod common;
@@ -20,7 +21,6 @@ mod fuzz_replay;
 mod ggml;
 mod golden;
 mod hqmq;
-mod instead;
 mod lloyd;
 #[cfg(feature = "alloc")]
 mod model;

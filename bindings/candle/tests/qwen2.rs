@@ -163,5 +163,5 @@ fn fewer_than_60_lines_are_changed() {
         }
     }
     let lines = original.len() + changed.len() - 2 * common[changed.len()];
-    assert_eq!(lines, 41, "docs/engines.md and the example's first lines say 41");
+    assert_eq!(lines, 41, "README.md and the example's first lines say 41");
 }

@@ -1,4 +1,4 @@
-"""The cost of a chunk of 256 tokens of an 8B model in a store: the table of docs/scale-out.md.
+"""The cost of a chunk of 256 tokens of an 8B model in a store: the table of docs/gpu-engines.md.
 
     ci/lmcache.sh && target/python/lmcache/bin/pip install zstandard
     target/python/lmcache/bin/python bindings/python/benches/chunk_store.py [KV.safetensors]

@@ -484,7 +484,7 @@ def test_mistakes_with_torch():
 
 def test_the_readme_s_lines_run():
     lines = re.findall(r"```python\n(.*?)```", (HERE.parent / "README.md").read_text(), re.S)
-    assert len(lines) == 2
+    assert len(lines) == 3
     exec("\n".join(lines), {})
 
 

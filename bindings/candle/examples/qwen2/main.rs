@@ -77,7 +77,7 @@ fn main() -> Result<()> {
     };
     let mut compressed = ModelWeights::from_gguf(content, &mut file, &Device::Cpu)?;
     let own = compressed.clone(); // shares the weights
-    let four_bits = "turboquant".parse::<octaplex_candle::CodecSpec>().map_err(Error::wrap)?; // docs/engines.md has its times
+    let four_bits = "turboquant".parse::<octaplex_candle::CodecSpec>().map_err(Error::wrap)?; // docs/peers.md has its times
     compressed.compress(|each| each.keys(four_bits).values(four_bits))?;
     let mut own = Run::start(own, prompt)?;
     let mut compressed = Run::start(compressed, prompt)?;

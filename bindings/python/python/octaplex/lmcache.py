@@ -5,7 +5,7 @@ A chunk is ``[2, layers, tokens, kv_heads · head_dim]``: keys, then values. A f
 serde stores a blob of :class:`octaplex.ChunkCodec`, whose bytes are the same on every machine.
 
 Importing this module registers the serde. LMCache imports no modules for serdes, but it does for adapters. So a configuration names
-:class:`L2Adapter`, which wraps another adapter (docs/engines.md has the lines).
+:class:`L2Adapter`, which wraps another adapter (docs/gpu-engines.md has the lines).
 """
 
 from __future__ import annotations
