@@ -134,7 +134,7 @@ pub(crate) fn decode(backend: Kernels, bytes: &[u8], norms: &mut [f32]) -> Resul
     }
     let scale = &SCALES[usize::from(bytes[2]) % OCTAVES.len()];
     let unit = largest.to_f32() / f32::from(TOP);
-    backend.lookup_packed(PACKING, &bytes[HEAD..], scale, unit, norms);
+    backend.lookup_packed(PACKING, bytes.get(HEAD..).unwrap_or_default(), scale, unit, norms);
     Ok(())
 }
 
