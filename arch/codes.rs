@@ -96,6 +96,13 @@ impl Backend {
             // SAFETY: `detect.rs` creates tokens of these two only after it has found AVX-512.
             return unsafe { avx512::lookup_packed(packing, bytes, centroids, scale, out) };
         }
+        if let (Some(centroids), true) = (centroids.as_array(), packing == Packing::bits(6)) {
+            dispatch!(
+                self, avx2: avx2, avx512: avx2, registers: scalar;
+                lookup_sixes(bytes: &[u8], centroids: &[i16; 64], scale: f32, out: &mut [f32])
+            );
+            return;
+        }
         let (mut bytes, mut out) = (bytes, out);
         // Not `chunks`, whose count is a division: microcontrollers would link its panic. Planes
         // with digits are never that long.
@@ -148,7 +155,7 @@ impl Backend {
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        let pages = Pages::new(pages, self, |rows| check_rows(packing, rows, centroids));
+        let pages = Pages::new(pages, self, |dim| row_bytes(packing, dim, centroids));
         let Some(dim) = pages.dim() else { return };
         contract!(queries.iter().all(|query| query.values.len() == dim));
         contract!(scores.len() == queries.len() * pages.rows());
@@ -176,7 +183,7 @@ impl Backend {
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        let pages = Pages::new(pages, self, |rows| check_rows(packing, rows, centroids));
+        let pages = Pages::new(pages, self, |dim| row_bytes(packing, dim, centroids));
         let Some(dim) = pages.dim() else { return };
         contract!(acc.len().is_multiple_of(dim));
         contract!(weights.len() == acc.len() / dim * pages.rows());
@@ -188,8 +195,8 @@ impl Backend {
     }
 }
 
-/// Checks that rows have the bytes of their codes, and that there is a centroid for each code.
-fn check_rows(packing: Packing, rows: &Rows, centroids: &[i16]) {
-    rows.check(2 + packing.bytes(rows.dim));
+/// Checks that there is a centroid for each code, and returns the bytes of a row.
+fn row_bytes(packing: Packing, dim: usize, centroids: &[i16]) -> usize {
     contract!(centroids.len() == packing.levels());
+    2 + packing.bytes(dim)
 }

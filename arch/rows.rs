@@ -44,7 +44,7 @@ impl<'a> Rows<'a> {
     #[inline(always)]
     pub const fn count(&self) -> usize {
         match self.scales {
-            // Every kernel checks that there are as many. The division takes as long as many additions.
+            // `check` compares them with the bytes. The division takes as long as many additions.
             Some(scales) => scales.len(),
             None => self.count_bytes(),
         }
@@ -65,9 +65,10 @@ impl<'a> Rows<'a> {
         contract!(self.len == len);
         // Kernels multiply strides by row numbers in 32 bits.
         contract!(self.stride <= 1 << 16 && self.stride + if self.scales.is_some() { 2 } else { 0 } >= len);
-        let (count, bytes) = (self.count_bytes(), self.bytes.len());
-        contract!(bytes == count * self.stride || bytes + self.stride == count * self.stride + len);
-        contract!(self.scales.is_none_or(|scales| scales.len() == count));
+        let (count, bytes) = (self.count(), self.bytes.len());
+        // Up to the end of the last row, or of its stride. The number of scales needs no division.
+        let whole = bytes == count * self.stride && (count == 0 || len <= self.stride);
+        contract!(whole || bytes + self.stride == count * self.stride + len);
     }
 
     /// Starts prefetching, at the beginning of a kernel.
@@ -205,15 +206,17 @@ pub(crate) struct Pages<'p, 'a> {
 }
 
 impl<'p, 'a> Pages<'p, 'a> {
-    /// Checks the pages with `check`, and starts prefetching.
+    /// Checks the pages, and starts prefetching. `len` checks the width, and returns the bytes of a row.
     #[track_caller]
     #[inline(always)]
-    pub(crate) fn new(pages: &'p [Rows<'a>], backend: Backend, check: impl Fn(&Rows)) -> Self {
+    pub(crate) fn new(pages: &'p [Rows<'a>], backend: Backend, len: impl FnOnce(usize) -> usize) -> Self {
         contract!(pages.len() <= MAX_PAGES);
         let mut all = Self { given: pages, changed: None };
+        let Some(first) = pages.first() else { return all };
+        let len = len(first.dim);
         for (page, rows) in pages.iter().enumerate() {
-            check(rows);
-            contract!((rows.dim, rows.stride) == (pages[0].dim, pages[0].stride));
+            contract!((rows.dim, rows.stride) == (first.dim, first.stride));
+            rows.check(len);
             let ahead = rows.prefetch(backend).ahead;
             if ahead.len() != rows.ahead.len() {
                 all.change(page, ahead);

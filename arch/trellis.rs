@@ -47,7 +47,7 @@ impl Backend {
         queries: &[IntQuery],
         scores: &mut [f32],
     ) {
-        let pages = Pages::new(pages, self, |rows| check_rows(book, rows));
+        let pages = Pages::new(pages, self, |dim| row_bytes(book, dim));
         let Some(dim) = pages.dim() else { return };
         contract!(queries.iter().all(|query| query.values.len() == dim));
         contract!(scores.len() == queries.len() * pages.rows());
@@ -74,7 +74,7 @@ impl Backend {
         weights: &[f32],
         acc: &mut [f32],
     ) {
-        let pages = Pages::new(pages, self, |rows| check_rows(book, rows));
+        let pages = Pages::new(pages, self, |dim| row_bytes(book, dim));
         let Some(dim) = pages.dim() else { return };
         contract!(acc.len().is_multiple_of(dim));
         contract!(weights.len() == acc.len() / dim * pages.rows());
@@ -115,10 +115,10 @@ impl Backend {
     }
 }
 
-/// Checks the width, and that rows have the bytes of their planes.
-fn check_rows(book: &TrellisCodebook, rows: &Rows) {
-    check_dim(rows.dim);
-    rows.check(book.row_bytes(rows.dim));
+/// Checks the width, and returns the bytes of a row.
+fn row_bytes(book: &TrellisCodebook, dim: usize) -> usize {
+    check_dim(dim);
+    book.row_bytes(dim)
 }
 
 /// Checks the width.

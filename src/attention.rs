@@ -183,7 +183,10 @@ impl Unit<'_> {
 
     /// Returns the positions that a row sees without the exception for sinks.
     fn visible(&self, row: usize) -> Range<usize> {
-        let position = self.options.position.saturating_add((self.row + row) % self.options.queries);
+        // With one query, as most calls have, a division would take as long as some tokens.
+        let queries = self.options.queries;
+        let query = if queries == 1 { 0 } else { (self.row + row) % queries };
+        let position = self.options.position.saturating_add(query);
         let end = position.saturating_add(1);
         self.options.options.window.map_or(0, |window| end.saturating_sub(window))..end
     }
@@ -243,12 +246,13 @@ impl Unit<'_> {
         part: &mut [f32],
     ) -> Result<Totals, Error> {
         let (view, layout, rows) = (self.view, self.view.layout, self.rows());
-        let seen = || {
-            view.pages(range.clone()).filter(|(_, page)| {
-                let first = position(page);
-                self.sees(first..first + layout.page)
-            })
-        };
+        // A bit for each page that is seen: a part has at most 64.
+        let (first, mut bits) = (range.start, 0u64);
+        for (index, page) in view.pages(range.clone()) {
+            let start = position(page);
+            bits |= u64::from(self.sees(start..start + layout.page)) << ((index - first) % 64);
+        }
+        let seen = || view.pages(range.clone()).filter(|(index, _)| bits >> ((index - first) % 64) & 1 == 1);
         let mut totals = [Total::EMPTY; BATCH];
         let per_page = rows * layout.page;
         let mut pages = seen().map(|(_, page)| (page, view.head(page, self.head).keys)).peekable();

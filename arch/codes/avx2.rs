@@ -11,4 +11,4 @@ mod quantize;
 
 pub(crate) use many::{accumulate_codes, score_codes};
 pub(crate) use pack::pack;
-pub(crate) use quantize::{lookup, quantize};
+pub(crate) use quantize::{lookup, lookup_sixes, quantize};

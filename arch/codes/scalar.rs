@@ -24,6 +24,21 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     }
 }
 
+/// Looks up packed codes of 6 bits. Three bytes are four codes, which are read together.
+#[inline(always)]
+pub(crate) fn lookup_sixes(bytes: &[u8], centroids: &[i16; 64], scale: f32, out: &mut [f32]) {
+    let value = |codes: u32, i: usize| f32::from(centroids[(codes >> (6 * i)) as usize % 64]) * scale;
+    let (fours, rest) = out.as_chunks_mut();
+    // Three codes have three bytes too.
+    let last = bytes.get(3 * fours.len()..).unwrap_or_default();
+    for (out, [a, b, c]) in fours.iter_mut().zip(bytes.as_chunks().0) {
+        let codes = u32::from_le_bytes([*a, *b, *c, 0]);
+        *out = [value(codes, 0), value(codes, 1), value(codes, 2), value(codes, 3)];
+    }
+    let codes = last.iter().rev().fold(0, |codes, byte| codes << 8 | u32::from(*byte));
+    rest.iter_mut().enumerate().for_each(|(i, out)| *out = value(codes, i));
+}
+
 /// Returns the centroid of a code, the last one for codes beyond the codebook.
 #[inline(always)]
 pub(crate) fn centroid(centroids: &[i16], code: u8) -> i16 {

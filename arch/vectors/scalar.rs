@@ -59,7 +59,15 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
     for x in tail {
         lanes[0] = if x.abs() > lanes[0] { x.abs() } else { lanes[0] };
     }
-    lanes.into_iter().fold(0.0, |max, a| if a > max { a } else { max })
+    // None is NaN or -0, so the order does not matter, and halves are vectors.
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
+        }
+        width /= 2;
+    }
+    lanes[0]
 }
 
 /// Rotates: x ← scale · H·(s∘x). `signs` has 0 or the sign bit for each coordinate.

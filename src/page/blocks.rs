@@ -8,6 +8,10 @@ use crate::codec::{Codec, in_block};
 use core::ops::Range;
 use octaplex_arch::Float;
 
+/// The number of bytes of the next page to prefetch. The CPU's own prefetcher finds the rest: all lines of a
+/// page of f16 at once would wait for one another, which took 1.2 times as long.
+const FIRST: usize = 2048;
+
 /// Consecutive blocks, with the centre in f16.
 pub(crate) struct Blocks<'a> {
     backend: Kernels,
@@ -77,7 +81,7 @@ impl PageFormat for Blocks<'_> {
     ) -> Result<(), Error> {
         let count = queries.prepared.len();
         for (page, (part, scores)) in parts.zip(scores.chunks_exact_mut(count * self.tokens)).enumerate() {
-            self.backend.prefetch(part.ahead);
+            self.backend.prefetch(&part.ahead[..part.ahead.len().min(FIRST)]);
             let scored = self.codec.score(queries.prepared, part.rows, scores);
             scored.map_err(|error| in_page(error, page, self.tokens))?;
             queries.score_centre(self.backend, self.codec.dim(), page, part.centre, offsets);
@@ -88,7 +92,7 @@ impl PageFormat for Blocks<'_> {
     fn accumulate(&self, weights: &[f32], parts: &[Part], acc: &mut [f32]) -> Result<(), Error> {
         let each = (acc.len() / self.codec.dim() * self.tokens).max(1);
         for (page, (part, weights)) in parts.iter().zip(weights.chunks_exact(each)).enumerate() {
-            self.backend.prefetch(part.ahead);
+            self.backend.prefetch(&part.ahead[..part.ahead.len().min(FIRST)]);
             let added = self.codec.accumulate(weights, part.rows, acc);
             added.map_err(|error| in_page(error, page, self.tokens))?;
         }

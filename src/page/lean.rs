@@ -120,7 +120,7 @@ impl<'a> Lean<'a> {
         let (norms, more) = memory.split_at_mut(parts.len() * self.shape.tokens);
         for (half, queries) in self.halves().zip(queries.iter().flatten()) {
             let queries = &queries[..count];
-            let pages = half.pages(parts, norms)?;
+            let pages = half.pages(self.backend, parts, norms)?;
             if half.number == 0 {
                 half.planes.score_planes(queries, &pages, scores)?;
                 continue;
@@ -139,20 +139,32 @@ impl<'a> Lean<'a> {
 }
 
 impl Half<'_> {
-    /// Returns the rows of a page, and decodes their norms into `norms`.
-    fn read<'r>(&self, part: &Part<'r>, norms: &'r mut [f32]) -> Result<PlaneRows<'r>, Error> {
-        norms::decode(&part.norms[self.norms.clone()], norms)?;
+    /// Decodes the norms of a page.
+    fn read_norms(&self, backend: Kernels, part: &Part, norms: &mut [f32]) -> Result<(), Error> {
+        norms::decode(backend, &part.norms[self.norms.clone()], norms)
+    }
+
+    /// Returns the rows of a page, whose norms are decoded.
+    fn read<'r>(&self, part: &Part<'r>, norms: &'r [f32]) -> PlaneRows<'r> {
         let rows = self.rows.start..self.rows.end + LEAD;
         let ahead = part.ahead.get(rows.clone()).unwrap_or_default();
-        Ok(PlaneRows::new(&part.rows[rows], self.row, self.planes.dim(), norms, ahead))
+        PlaneRows::new(&part.rows[rows], self.row, self.channels.len(), norms, ahead)
     }
 
     /// Returns the rows of pages, and decodes their norms into `norms`.
-    fn pages<'r>(&self, parts: &[Part<'r>], norms: &'r mut [f32]) -> Result<PlanePages<'r>, Error> {
-        let mut pages = PlanePages::default();
+    fn pages<'r>(
+        &self,
+        backend: Kernels,
+        parts: &[Part<'r>],
+        norms: &'r mut [f32],
+    ) -> Result<PlanePages<'r>, Error> {
         let tokens = norms.len() / parts.len().max(1);
         for (page, (part, norms)) in parts.iter().zip(norms.chunks_exact_mut(tokens.max(1))).enumerate() {
-            pages.push(self.read(part, norms).map_err(|error| in_page(error, page, tokens))?);
+            self.read_norms(backend, part, norms).map_err(|error| in_page(error, page, tokens))?;
+        }
+        let mut pages = PlanePages::default();
+        for (part, norms) in parts.iter().zip(norms.chunks_exact(tokens.max(1))) {
+            pages.push(self.read(part, norms));
         }
         Ok(pages)
     }
@@ -234,7 +246,8 @@ impl PageFormat for Lean<'_> {
         let dim = self.shape.dim;
         for half in self.halves() {
             with_scratch(self.shape.tokens, |norms| {
-                let rows = half.read(part, norms)?;
+                half.read_norms(self.backend, part, norms)?;
+                let rows = half.read(part, norms);
                 for (token, x) in tokens.clone().zip(x.chunks_exact_mut(dim)) {
                     half.planes.decode_planes(&rows, token, &mut x[half.channels.clone()])?;
                 }
@@ -324,7 +337,7 @@ impl PageFormat for Lean<'_> {
             return Err(Error::Unsupported { why: "values have no halves of channels" });
         };
         with_scratch(parts.len() * self.shape.tokens, |norms| {
-            half.planes.accumulate_planes(weights, &half.pages(parts, norms)?, acc)
+            half.planes.accumulate_planes(weights, &half.pages(self.backend, parts, norms)?, acc)
         })
     }
 }

@@ -39,16 +39,15 @@ const TOP: i16 = i16::MAX;
 
 /// The widths of the scales, in octaves.
 const OCTAVES: [u32; 4] = [1, 2, 4, 8];
-/// The values of the codes on each scale, in units of the largest norm divided by [`TOP`]. They are
-/// integers, which need no conversion in this form.
-static SCALES: [[f32; LEVELS]; 4] =
+/// The values of the codes on each scale, in units of the largest norm divided by [`TOP`].
+static SCALES: [[i16; LEVELS]; 4] =
     [scale(OCTAVES[0]), scale(OCTAVES[1]), scale(OCTAVES[2]), scale(OCTAVES[3])];
 /// The number of codes.
 const LEVELS: usize = 1 << BITS;
 
 /// Computes a scale: the k-th code from above is `TOP`·2^(-octaves·k/LEVELS) to the nearest
 /// integer, and code 0 is 0.
-const fn scale(octaves: u32) -> [f32; LEVELS] {
+const fn scale(octaves: u32) -> [i16; LEVELS] {
     // 2^(-octaves/LEVELS) with 62 fractional bits, by repeated square roots of ½. Only integer
     // arithmetic gives the same table on every machine.
     let mut ratio = 1u128 << 61;
@@ -57,9 +56,9 @@ const fn scale(octaves: u32) -> [f32; LEVELS] {
         ratio = (ratio << 62).isqrt();
         halvings -= 1;
     }
-    let (mut scale, mut value, mut code) = ([0.0; LEVELS], (TOP as u128) << 48, LEVELS - 1);
+    let (mut scale, mut value, mut code) = ([0; LEVELS], (TOP as u128) << 48, LEVELS - 1);
     while code > 0 {
-        scale[code] = ((value + (1 << 47)) >> 48) as f32;
+        scale[code] = ((value + (1 << 47)) >> 48) as i16;
         value = (value * ratio) >> 62;
         code -= 1;
     }
@@ -69,7 +68,7 @@ const fn scale(octaves: u32) -> [f32; LEVELS] {
 /// Returns all scales, one after the other, for GPU kernels.
 #[cfg(feature = "gpu")]
 pub(crate) fn scales() -> [u16; OCTAVES.len() * LEVELS] {
-    core::array::from_fn(|i| SCALES[i / LEVELS][i % LEVELS] as u16)
+    core::array::from_fn(|i| SCALES[i / LEVELS][i % LEVELS].unsigned_abs())
 }
 
 /// The largest number of tokens in a page.
@@ -94,7 +93,7 @@ pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Resul
         let codes = &mut codes[..norms.len()];
         let mut thresholds = [0.0; LEVELS - 1];
         for (threshold, pair) in thresholds.iter_mut().zip(scale.windows(2)) {
-            *threshold = 0.5 * (pair[0] + pair[1]);
+            *threshold = 0.5 * (i32::from(pair[0]) + i32::from(pair[1])) as f32;
         }
         backend.quantize(norms, f32::from(TOP) / largest.to_f32(), &thresholds, codes);
         let loss = loss(scale, unit, norms, codes);
@@ -104,7 +103,7 @@ pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Resul
             backend.pack(PACKING, codes, &mut bytes[HEAD..]);
         }
         // If every norm lies on this scale, a wider one only has coarser steps.
-        if norms.iter().all(|norm| *norm <= 0.0 || *norm >= scale[1] * unit) {
+        if norms.iter().all(|norm| *norm <= 0.0 || *norm >= f32::from(scale[1]) * unit) {
             break;
         }
     }
@@ -115,10 +114,10 @@ pub(crate) fn encode(backend: Kernels, norms: &[f32], bytes: &mut [u8]) -> Resul
 ///
 /// Dividing by the norm makes rows of every length count. Dividing by its square would let one tiny
 /// row outweigh all others.
-fn loss(scale: &[f32], unit: f32, norms: &[f32], codes: &[u8]) -> f32 {
+fn loss(scale: &[i16], unit: f32, norms: &[f32], codes: &[u8]) -> f32 {
     let mut loss = 0.0;
     for (norm, code) in norms.iter().zip(codes).filter(|(norm, _)| **norm > 0.0) {
-        let error = norm - scale[usize::from(*code)] * unit;
+        let error = norm - f32::from(scale[usize::from(*code)]) * unit;
         loss += error * error / norm;
     }
     loss
@@ -128,25 +127,14 @@ fn loss(scale: &[f32], unit: f32, norms: &[f32], codes: &[u8]) -> f32 {
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the largest norm is not finite.
-pub(crate) fn decode(bytes: &[u8], norms: &mut [f32]) -> Result<(), Error> {
+pub(crate) fn decode(backend: Kernels, bytes: &[u8], norms: &mut [f32]) -> Result<(), Error> {
     let largest = read_f16(bytes);
     if !largest.is_finite() {
         return Err(Error::Corrupt { block: 0 });
     }
     let scale = &SCALES[usize::from(bytes[2]) % OCTAVES.len()];
     let unit = largest.to_f32() / f32::from(TOP);
-    let norm = |codes: u32, i: usize| scale[(codes >> (i * usize::from(BITS))) as usize % LEVELS] * unit;
-    // Three bytes are four codes, read together with the byte before them. A chunk's last page may
-    // have any number of rows.
-    let (fours, rest) = norms.as_chunks_mut::<4>();
-    let last = bytes.get(HEAD + 3 * fours.len()..).unwrap_or_default();
-    for (i, norms) in fours.iter_mut().enumerate() {
-        let word = bytes.get(HEAD - 1 + 3 * i..).and_then(<[u8]>::first_chunk);
-        let codes = u32::from_le_bytes(*word.unwrap_or(&[0; 4])) >> 8;
-        *norms = [norm(codes, 0), norm(codes, 1), norm(codes, 2), norm(codes, 3)];
-    }
-    let codes = last.iter().rev().fold(0, |codes, byte| codes << 8 | u32::from(*byte));
-    rest.iter_mut().enumerate().for_each(|(i, slot)| *slot = norm(codes, i));
+    backend.lookup_packed(PACKING, bytes.get(HEAD..).unwrap_or_default(), scale, unit, norms);
     Ok(())
 }
 
@@ -158,7 +146,7 @@ mod tests {
     #[test]
     fn scales_are_powers_of_two() {
         for (number, scale) in SCALES.iter().enumerate() {
-            assert_eq!(scale[0], 0.0);
+            assert_eq!(scale[0], 0);
             for (code, value) in scale.iter().enumerate().skip(1) {
                 let below = (scale.len() - 1 - code) as f64 * f64::from(1 << number) / scale.len() as f64;
                 let exact = f64::from(TOP) * (-below).exp2();
@@ -172,7 +160,7 @@ mod tests {
         let mut bytes = std::vec![0xaa; super::bytes(norms.len())];
         let mut decoded = std::vec![0.0; norms.len()];
         assert_eq!(encode(Kernels::SCALAR, norms, &mut bytes), Ok(()));
-        assert_eq!(decode(&bytes, &mut decoded), Ok(()));
+        assert_eq!(decode(Kernels::detect(), &bytes, &mut decoded), Ok(()));
         (1 << bytes[2], decoded)
     }
 
@@ -221,7 +209,7 @@ mod tests {
             let mut bytes = [0; super::bytes(64)];
             bytes[..2].copy_from_slice(&head.to_le_bytes());
             let refused = Err(Error::Corrupt { block: 0 });
-            assert_eq!(decode(&bytes, &mut norms), refused);
+            assert_eq!(decode(Kernels::SCALAR, &bytes, &mut norms), refused);
         }
         assert_eq!(encode(Kernels::SCALAR, &[1e6; 64], &mut [0; super::bytes(64)]), Err(Error::Overflow));
     }

@@ -166,26 +166,12 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
             load(&all)
         }
     };
-    // Lower bytes, then upper bytes, each in both lanes.
-    let both = |half| _mm256_permute4x64_epi64::<0b10_00_10_00>(_mm256_packus_epi16(half, half));
-    let low = both(_mm256_and_si256(words, _mm256_set1_epi16(0xff)));
-    let high = both(_mm256_srli_epi16::<8>(words));
+    let (low, high) = byte_tables(words);
     let last = _mm256_set1_epi8(centroids.len() as i8 - 1);
     let scale = _mm256_set1_ps(scale);
     let all = |codes: &[u8; 32], out: &mut [f32; 32]| {
         let index = _mm256_min_epu8(load(codes), last);
-        let (low, high) = (_mm256_shuffle_epi8(low, index), _mm256_shuffle_epi8(high, index));
-        let (a, b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
-        let eights = [
-            _mm256_castsi256_si128(a),
-            _mm256_castsi256_si128(b),
-            _mm256_extracti128_si256::<1>(a),
-            _mm256_extracti128_si256::<1>(b),
-        ];
-        for (eight, out) in eights.into_iter().zip(out.as_chunks_mut().0) {
-            let values = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight));
-            store_ps(out, _mm256_mul_ps(values, scale));
-        }
+        store_scaled(_mm256_shuffle_epi8(low, index), _mm256_shuffle_epi8(high, index), scale, out);
     };
     let ((chunks, codes), (out_chunks, out)) = (codes.as_chunks(), out.as_chunks_mut());
     for (codes, out) in chunks.iter().zip(out_chunks) {
@@ -194,6 +180,87 @@ pub(crate) fn lookup(codes: &[u8], centroids: &[i16], scale: f32, out: &mut [f32
     if !codes.is_empty() {
         let (mut padded, mut values) = ([0; 32], [0.0; 32]);
         padded[..codes.len()].copy_from_slice(codes);
+        all(&padded, &mut values);
+        out.copy_from_slice(&values[..out.len()]);
+    }
+}
+
+/// Splits sixteen words into their lower and their upper bytes, each in both lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn byte_tables(words: __m256i) -> (__m256i, __m256i) {
+    let both = |half| _mm256_permute4x64_epi64::<0b10_00_10_00>(_mm256_packus_epi16(half, half));
+    (both(_mm256_and_si256(words, _mm256_set1_epi16(0xff))), both(_mm256_srli_epi16::<8>(words)))
+}
+
+/// Stores the words with these lower and upper bytes, times `scale`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_scaled(low: __m256i, high: __m256i, scale: __m256, out: &mut [f32; 32]) {
+    let (a, b) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+    let eights = [
+        _mm256_castsi256_si128(a),
+        _mm256_castsi256_si128(b),
+        _mm256_extracti128_si256::<1>(a),
+        _mm256_extracti128_si256::<1>(b),
+    ];
+    for (eight, out) in eights.into_iter().zip(out.as_chunks_mut().0) {
+        let values = _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(eight));
+        store_ps(out, _mm256_mul_ps(values, scale));
+    }
+}
+
+/// Implements `scalar::lookup_sixes`, 32 codes at a time.
+///
+/// ```text
+/// dword, of three bytes    ........ dddddd cc│cccc bbbb│bb aaaaaa
+/// codes in bytes           00dddddd 00cccccc 00bbbbbb 00aaaaaa       four shifts, each with a mask
+/// ```
+///
+/// A code's lowest four bits look up bytes in each of four tables, and the others choose one.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn lookup_sixes(bytes: &[u8], centroids: &[i16; 64], scale: f32, out: &mut [f32]) {
+    let mut tables = [(_mm256_setzero_si256(), _mm256_setzero_si256()); 4];
+    for (tables, words) in tables.iter_mut().zip(centroids.as_chunks::<16>().0) {
+        *tables = byte_tables(load(words));
+    }
+    // Codes 16 to 32 begin with byte 12, which is byte 4 of the upper lane.
+    let [lower, upper] = [
+        _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1),
+        _mm_setr_epi8(4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1),
+    ];
+    let (places, scale) = (_mm256_set_m128i(upper, lower), _mm256_set1_ps(scale));
+    let all = |bytes: &[u8; 24], out: &mut [f32; 32]| {
+        // SAFETY: both loads lie within the array.
+        let (lower, upper) = unsafe {
+            (_mm_loadu_si128(bytes.as_ptr().cast()), _mm_loadu_si128(bytes.as_ptr().add(8).cast()))
+        };
+        let x = _mm256_shuffle_epi8(_mm256_set_m128i(upper, lower), places);
+        let only = |x, mask| _mm256_and_si256(x, _mm256_set1_epi32(mask));
+        let codes = _mm256_or_si256(
+            _mm256_or_si256(only(x, 0x3f), only(_mm256_slli_epi32::<2>(x), 0x3f00)),
+            _mm256_or_si256(
+                only(_mm256_slli_epi32::<4>(x), 0x3f_0000),
+                only(_mm256_slli_epi32::<6>(x), 0x3f00_0000),
+            ),
+        );
+        let (by_16, by_32) = (_mm256_slli_epi16::<3>(codes), _mm256_slli_epi16::<2>(codes));
+        let choose = |tables: [__m256i; 4]| {
+            let [a, b, c, d] = tables.map(|table| _mm256_shuffle_epi8(table, codes));
+            let (lower, upper) = (_mm256_blendv_epi8(a, b, by_16), _mm256_blendv_epi8(c, d, by_16));
+            _mm256_blendv_epi8(lower, upper, by_32)
+        };
+        store_scaled(choose(tables.map(|(low, _)| low)), choose(tables.map(|(_, high)| high)), scale, out);
+    };
+    let (chunks, out) = out.as_chunks_mut();
+    // The last codes may have as many bytes as a whole chunk.
+    let rest = bytes.get(24 * chunks.len()..).unwrap_or_default();
+    for (bytes, out) in bytes.as_chunks().0.iter().zip(chunks) {
+        all(bytes, out);
+    }
+    if !out.is_empty() {
+        let (mut padded, mut values) = ([0; 24], [0.0; 32]);
+        padded[..rest.len()].copy_from_slice(rest);
         all(&padded, &mut values);
         out.copy_from_slice(&values[..out.len()]);
     }

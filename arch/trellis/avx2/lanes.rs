@@ -35,7 +35,7 @@ use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
 use core::ops::Range;
-use look_up::{centroids, tables};
+use look_up::{centroids, look_up, tables};
 use many::{score_tiles, sum_tiles};
 use planes::all_planes;
 
@@ -153,6 +153,8 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
             if r == 0 {
                 blocks.prefetch_apart(i / (ROWS / 8));
             }
+            // Before the lookups: behind this branch, LLVM would leave them apart from their shifts.
+            let scales = scales_of_eight(&block, r);
             // Load all planes first: from memory to a window takes as long as the lookups of a pair.
             let planes = all_planes::<BITS, DIM>(&block, r);
             let mut sums = [_mm256_setzero_si256(); 4];
@@ -165,7 +167,7 @@ fn score_one<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, cons
                     &mut sums,
                 );
             }
-            finish::<BITS, DIM>(sums, query.scale * scale, scales_of_eight(&block, r), scores);
+            finish::<BITS, DIM>(sums, query.scale * scale, scales, scores);
         }
     }
 }
@@ -241,7 +243,6 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(DIM)) {
         take_order(&order[..DIM], acc, totals.as_flattened_mut());
     }
-    let mut found = [[zero; EACH]; 4];
     for (page, weights) in each_page_of(pages, all, many..all, weights) {
         for (p, rows) in page.pages(PAGE).enumerate() {
             if !ints.quantize(book, &rows, scale, weights, (p * PAGE, page.count())) {
@@ -256,31 +257,20 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
                 if r == 0 {
                     blocks.prefetch_apart(first / ROWS);
                 }
-                let planes = all_planes::<BITS, DIM>(&block, r);
-                for (found, planes) in found[..DIM / 32].iter_mut().zip(planes) {
-                    *found = centroids::<L, BITS, FIVE>(&tables, &weave(planes));
-                }
+                let mut planes = all_planes::<BITS, DIM>(&block, r);
+                planes[..DIM / 32].iter_mut().for_each(|planes| *planes = weave(*planes));
                 for ((pairs, total), ints) in of_rows.iter_mut().zip(&*ints.ints) {
                     *pairs = weights_of::<BITS, DIM>(&ints[first..], total);
                 }
-                for k in 0..EACH {
-                    let group = k / (EACH / GROUPS);
-                    let mut words = [[zero; 2]; 4];
-                    for (words, found) in words[..DIM / 32].iter_mut().zip(&found) {
-                        let low = _mm256_and_si256(found[k], _mm256_set1_epi16(0xff));
-                        *words = [low, _mm256_srli_epi16::<8>(found[k])];
-                    }
-                    for (sums, (pairs, _)) in sums.iter_mut().zip(&*of_rows) {
-                        // Variables of their own: in memory each addition would be stored.
-                        let [mut even, mut odd] = sums[k];
-                        for (i, [low, high]) in words[..DIM / 32].iter().enumerate() {
-                            let pair = pairs[pair::<BITS, DIM>(i, group)];
-                            even = L::dot_words(even, *low, pair);
-                            odd = L::dot_words(odd, *high, pair);
-                        }
-                        sums[k] = [even, odd];
-                    }
-                }
+                let planes = &planes[..DIM / 32];
+                add_lookup::<L, BITS, FIVE, DIM, 0>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 1>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 2>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 3>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 4>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 5>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 6>(&tables, planes, of_rows, sums);
+                add_lookup::<L, BITS, FIVE, DIM, 7>(&tables, planes, of_rows, sums);
             }
             let each = sums.iter().zip(&*of_rows).zip(&*ints.units).zip(&mut *totals);
             for (((sums, (_, total)), unit), totals) in each {
@@ -295,6 +285,40 @@ fn sum_as<L: Integers<V = __m256i>, const BITS: usize, const FIVE: bool, const D
     }
     for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(DIM)) {
         give_back(&order[..DIM], totals.as_flattened(), acc);
+    }
+}
+
+/// Adds the `K`-th lookup of eight rows, whose planes are woven, to the sums of each query. Each lookup
+/// is added at once: all eight together do not fit in registers.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_lookup<
+    L: Integers<V = __m256i>,
+    const BITS: usize,
+    const FIVE: bool,
+    const DIM: usize,
+    const K: usize,
+>(
+    tables: &[__m256i; TABLES],
+    planes: &[[__m256i; 5]],
+    of_rows: &[([__m256i; 4], __m256i)],
+    sums: &mut [[[__m256i; 2]; EACH]],
+) {
+    let group = K / (EACH / GROUPS);
+    let mut words = [[_mm256_setzero_si256(); 2]; 4];
+    for (words, planes) in words.iter_mut().zip(planes) {
+        let found = look_up::<L, BITS, FIVE, K>(tables, planes);
+        *words = [_mm256_and_si256(found, _mm256_set1_epi16(0xff)), _mm256_srli_epi16::<8>(found)];
+    }
+    for (sums, (pairs, _)) in sums.iter_mut().zip(of_rows) {
+        // Variables of their own: in memory each addition would be stored.
+        let [mut even, mut odd] = sums[K];
+        for (i, [low, high]) in words[..DIM / 32].iter().enumerate() {
+            let pair = pairs[pair::<BITS, DIM>(i, group)];
+            even = L::dot_words(even, *low, pair);
+            odd = L::dot_words(odd, *high, pair);
+        }
+        sums[K] = [even, odd];
     }
 }
 

@@ -10,8 +10,7 @@ use core::arch::x86_64::*;
 /// The number of tables from which on they are added up, where choosing is expensive.
 const SIGNS_FROM: usize = 8;
 
-/// Builds tables of the centroids plus `bias`, by the four newest bits of a window. A shorter
-/// history has fewer bits. There is a table for each code and, if `FIVE`, for each oldest bit.
+/// Builds the tables of a shape, with `bias` added to the centroids.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
@@ -19,10 +18,20 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
     bias: u8,
 ) -> [__m256i; TABLES] {
     let mut tables = [_mm256_setzero_si256(); TABLES];
-    let count = 1 << (BITS + FIVE as usize);
-    for (n, table) in tables[..count].iter_mut().enumerate() {
+    fill(book, &mut tables[..1 << (BITS + FIVE as usize)], FIVE, L::DEAR_CHOICES, bias);
+    tables
+}
+
+/// Fills tables of the centroids plus `bias`, by the four newest bits of a window. A shorter history
+/// has fewer bits. There is a table for each code and, if `five`, for each oldest bit. Not inlined, so
+/// that there is one copy for all shapes.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn fill(book: &TrellisCodebook, tables: &mut [__m256i], five: bool, dear: bool, bias: u8) {
+    let count = tables.len();
+    for (n, table) in tables.iter_mut().enumerate() {
         let entry = |i| {
-            let (code, window) = if FIVE { (n / 2, i * 2 + n % 2) } else { (n, i >> (3 - book.history())) };
+            let (code, window) = if five { (n / 2, i * 2 + n % 2) } else { (n, i >> (3 - book.history())) };
             book.centroids()[code * book.windows() + window]
         };
         let bytes = match book.centroids().as_chunks::<16>().0.get(n) {
@@ -33,7 +42,7 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
         let bytes = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
         *table = _mm256_add_epi8(_mm256_broadcastsi128_si256(bytes), _mm256_set1_epi8(bias as i8));
     }
-    if L::DEAR_CHOICES && count >= SIGNS_FROM {
+    if dear && count >= SIGNS_FROM {
         // The difference that each bit but the highest makes, alone and together with those below
         // it.
         for bit in 0..count.ilog2() - 1 {
@@ -42,7 +51,6 @@ pub(super) fn tables<L: Integers, const BITS: usize, const FIVE: bool>(
             }
         }
     }
-    tables
 }
 
 /// Returns what each of the eight lookups finds.
@@ -76,7 +84,7 @@ pub(super) fn centroids<L: Integers, const BITS: usize, const FIVE: bool>(
 /// ```
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
+pub(super) fn look_up<L: Integers, const BITS: usize, const FIVE: bool, const K: usize>(
     tables: &[__m256i; TABLES],
     planes: &[__m256i; 5],
 ) -> __m256i {
