@@ -51,8 +51,8 @@ fi
 LD_LIBRARY_PATH=$PREFIX/lib "$PREFIX/attention" >"$folder/by-pkg-config"
 [[ ${1:-} == cargo-c ]] || target/attention | diff "$folder/by-pkg-config" -
 # The library has its loader's name, and pkg-config knows its version.
-readelf -d "$PREFIX/lib/liboctaplex.so" | grep -F 'soname: [liboctaplex.so.0.1]'
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+readelf -d "$PREFIX/lib/liboctaplex.so" | grep -F "soname: [liboctaplex.so.${version%.*}]"
 [[ $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --modversion octaplex) == "$version" ]]
 mkdir -p "$folder/cmake"
 ci/printed.sh bindings/c/README.md cmake - >"$folder/cmake/CMakeLists.txt"
@@ -72,7 +72,7 @@ finds() { # finds REQUEST
   cmake -S "$folder/asks" -B "$folder/asks/build" -DCMAKE_PREFIX_PATH="$PREFIX" >"$folder/asks/log" 2>&1
 }
 mkdir -p "$folder/asks"
-for request in "" 0 0.1 "$version" "$version EXACT"; do
+for request in "" "${version%%.*}" "${version%.*}" "$version" "$version EXACT"; do
   finds "$request" || { cat "$folder/asks/log" >&2; echo "find_package(octaplex $request) should find $version" >&2; exit 1; }
 done
 for request in 0.0 0.2 "${version%.*}.99" 1 1.0 "0.1.0.1 EXACT"; do

@@ -82,6 +82,8 @@ TABLE = (
     ("examples/llama/* benches/mca/* benches/peers/* benches/*.py", ""),
     ("benches/instructions.rs", "lints, instructions"),
     ("benches/*", "lints, cross wasm"),
+    # Files that no step runs. `format` reads some of them.
+    ("ci/release* ci/systems.sh .github/* ruff.toml", ""),
     # Scripts. One of a step runs the step: see `steps_of`. These run by hand.
     (" ".join(f"ci/{name}" for name in (
         "book.py dependencies.sh docs.py gpu.sh hip.sh lmcache.sh models.sh newest.sh soak.sh tables.py texts.sh transformers.sh"
@@ -190,6 +192,7 @@ def check():
         ("examples/firmware/src/main.rs", "format, suite pages, cross thumb"),
         ("ci/cross.sh", "format, suite pages, cross arm64, cross s390x, cross wasm, cross thumb, cross no_cas, cross lints"),
         ("ci/panics.txt", "format, suite pages, panics"),
+        ("ci/systems.sh", "format, suite pages"),
         # Files that every machine runs or all packages share, and one that no row names.
         ("arch/codes/scalar.rs", every),
         ("src/page/lean.rs docs/formats.md", every),

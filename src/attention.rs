@@ -567,10 +567,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
                     attend_head(head, queries, output, memory)
                 });
         }
-        let heads = queries.chunks(query_len).zip(output.chunks_mut(output_len)).enumerate();
-        heads
-            .into_iter()
-            .try_for_each(|(head, (queries, output))| attend_head(head, queries, output, scratch))
+        let mut each = queries.chunks(query_len).zip(output.chunks_mut(output_len)).enumerate();
+        each.try_for_each(|(head, (queries, output))| attend_head(head, queries, output, scratch))
     }
 
     /// Returns the queries of each query head: from the options, or from the number of rows if the

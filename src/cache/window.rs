@@ -372,8 +372,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// Reads a head's balance and prefix centre. When the first page closes, computes them instead.
     ///
-    /// They are computed from the first recent_window + page keys. These fill the window when the first page closes,
-    /// even if an append has thousands of tokens more. So the result does not depend on how many tokens a call appends.
+    /// The balance is computed from the first recent_window + page keys, and the centre from at most 128 of them. These
+    /// fill the window when the first page closes, even if an append has thousands of tokens more. So the result does
+    /// not depend on how many tokens a call appends.
     fn decide(
         &self,
         keys: Side,

@@ -51,16 +51,16 @@ pub(crate) fn viterbi_encode(
     bytes: &mut [u8],
     fits: &mut [Fit],
 ) {
-    let is_intel = tiles.is_some();
+    let has_tiles = tiles.is_some();
     match book.levels() {
-        1 => encode::<1>(is_intel, book, dim, z, scales, bytes, fits),
-        2 => encode::<2>(is_intel, book, dim, z, scales, bytes, fits),
-        3 => encode::<3>(is_intel, book, dim, z, scales, bytes, fits),
-        4 => encode::<4>(is_intel, book, dim, z, scales, bytes, fits),
-        6 => encode::<6>(is_intel, book, dim, z, scales, bytes, fits),
-        8 => encode::<8>(is_intel, book, dim, z, scales, bytes, fits),
-        12 => encode::<12>(is_intel, book, dim, z, scales, bytes, fits),
-        _ => encode::<16>(is_intel, book, dim, z, scales, bytes, fits),
+        1 => encode::<1>(has_tiles, book, dim, z, scales, bytes, fits),
+        2 => encode::<2>(has_tiles, book, dim, z, scales, bytes, fits),
+        3 => encode::<3>(has_tiles, book, dim, z, scales, bytes, fits),
+        4 => encode::<4>(has_tiles, book, dim, z, scales, bytes, fits),
+        6 => encode::<6>(has_tiles, book, dim, z, scales, bytes, fits),
+        8 => encode::<8>(has_tiles, book, dim, z, scales, bytes, fits),
+        12 => encode::<12>(has_tiles, book, dim, z, scales, bytes, fits),
+        _ => encode::<16>(has_tiles, book, dim, z, scales, bytes, fits),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn viterbi_encode(
 /// rows.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn encode<const M: usize>(
-    is_intel: bool,
+    has_tiles: bool,
     book: &TrellisCodebook,
     dim: usize,
     z: &[f32],
@@ -84,7 +84,7 @@ fn encode<const M: usize>(
         let mut paths = [[0u16; MAX_DIM / WORD]; BATCH];
         if scales.len() >= BATCH_FROM {
             // See `error`.
-            match (book.states(), is_intel) {
+            match (book.states(), has_tiles) {
                 (8, true) if M <= 4 => search_eight::<M, false>(book, dim, z, scales, &mut paths),
                 (8, false) if M <= 4 => search_eight::<M, true>(book, dim, z, scales, &mut paths),
                 (_, true) => search_many::<M, false>(book, dim, z, scales, &mut paths),

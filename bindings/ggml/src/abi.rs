@@ -62,6 +62,11 @@ impl Tensor {
         // SAFETY: `view_src` is null or a tensor that lives as long as its views.
         unsafe { self.view_src.as_ref() }.unwrap_or(self)
     }
+
+    /// Returns the offset of a view in the tensor behind it, in bytes, or 0.
+    pub(crate) fn view_offset(&self) -> usize {
+        if self.view_src.is_null() { 0 } else { self.view_offs }
+    }
 }
 
 /// `struct ggml_cgraph`. Only its identity is known here.

@@ -176,7 +176,7 @@ extern "C" fn init_tensor(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
 
 /// Returns the offset in the store of byte `offset` of a view.
 fn offset_in(tensor: &Tensor, offset: usize) -> usize {
-    if tensor.view_src.is_null() { offset } else { tensor.view_offs + offset }
+    tensor.view_offset() + offset
 }
 
 /// Reads the bytes of a store from `at` on, in the tensor's type.

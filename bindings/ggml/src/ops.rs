@@ -48,16 +48,17 @@ pub(crate) fn set_rows(instance: &Instance, store: &Store, op: &Tensor) -> c_int
             "the host writes this cache without flash attention, but wrote earlier rows with it: use -fa on",
         );
     }
-    if let Rows::Flat(_) = *rows {
-        drop(rows);
-        return on_flat(instance, op);
-    }
-    match &mut *rows {
-        Rows::Pages(pages) => match write_rows(store, op, pages) {
-            Ok(()) => SUCCESS,
-            Err(why) => instance.fail(&why),
-        },
-        Rows::Flat(_) | Rows::Unknown => SUCCESS,
+    let written = match &mut *rows {
+        Rows::Pages(pages) => write_rows(store, op, pages),
+        Rows::Flat(_) => {
+            drop(rows);
+            return on_flat(instance, op);
+        }
+        Rows::Unknown => Err("the host writes a cache whose layout is unknown".to_owned()),
+    };
+    match written {
+        Ok(()) => SUCCESS,
+        Err(why) => instance.fail(&why),
     }
 }
 
@@ -82,7 +83,7 @@ fn is_transposed(store: &Store, op: &Tensor) -> bool {
 fn write_rows(store: &Store, op: &Tensor, pages: &mut CellPages) -> Result<(), String> {
     let unknown = || "the host writes a cache in a layout that this device does not support".to_owned();
     let (rows, indices) = (source(op, 0).ok_or_else(unknown)?, source(op, 1).ok_or_else(unknown)?);
-    let offset = if op.view_src.is_null() { 0 } else { op.view_offs };
+    let offset = op.view_offset();
     let flat = size(rows, 2) == 1 && size(rows, 3) == 1 && rows.nb[0] == 4 && rows.kind == F32;
     if !flat || size(indices, 0) < size(rows, 1) || !offset.is_multiple_of(store.row_bytes()) {
         return Err(unknown());
@@ -110,7 +111,7 @@ pub(crate) fn on_flat(instance: &Instance, op: &Tensor) -> c_int {
     // Plain memory neither moves nor ends before its buffer, so no lock is held while the host computes.
     let moved = |tensor: &Tensor| {
         let Some(store) = store::of(instance, tensor) else { return Some(*tensor) };
-        let offset = if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
+        let offset = tensor.view_offset();
         match &mut *store.rows() {
             Rows::Flat(bytes) if offset <= bytes.len() => {
                 // SAFETY: a view lies within its tensor, which has the length of `bytes`.
@@ -230,7 +231,7 @@ impl<'a> Call<'a> {
     fn new(op: &'a Tensor, [queries, keys, values]: [&'a Tensor; 3], store: &Store) -> Result<Self, String> {
         let (heads, query_heads, streams) = (size(keys, 2), size(queries, 2), size(queries, 3));
         let soft_cap = op.float(2);
-        let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+        let offset = keys.view_offset();
         let firsts: Vec<usize> =
             (0..streams).map(|stream| (offset + stream * keys.nb[3]) / store.row_bytes()).collect();
         if firsts.iter().any(|first| !first.is_multiple_of(64)) {
@@ -423,7 +424,7 @@ fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages)
     let unknown = || "the host shifts a cache in a layout that this device does not support".to_owned();
     let (keys, shifts) = (source(op, 0).ok_or_else(unknown)?, source(op, 1).ok_or_else(unknown)?);
     let (dim, heads, row_bytes) = (pages.config().dim, pages.config().heads, store.row_bytes());
-    let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+    let offset = keys.view_offset();
     // A model may rotate only some channels of a head.
     let (first, skip) = (offset / row_bytes, offset % row_bytes / 2);
     let known = keys.kind == store.kind

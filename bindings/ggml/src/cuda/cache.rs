@@ -164,7 +164,7 @@ impl Cache {
                 "llama.cpp writes it before it attends to it",
             )?;
         }
-        let offset = offset + if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
+        let offset = offset + tensor.view_offset();
         let root: *const Tensor = tensor.root();
         match &mut inner.rows {
             Rows::Unknown => Ok(()),
@@ -190,7 +190,7 @@ impl Cache {
         if let Some(why) = &inner.failed {
             return Err(why.clone());
         }
-        let offset = offset + if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
+        let offset = offset + tensor.view_offset();
         let root: *const Tensor = tensor.root();
         match &mut inner.rows {
             Rows::Unknown => Ok(()),

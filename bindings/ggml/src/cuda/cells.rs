@@ -401,7 +401,7 @@ impl Cells {
         let lost = || "an operation on a cache has changed".to_owned();
         let (layer, side) = self.side_of(op).ok_or_else(lost)?;
         let (rows, indices) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
-        let offset = if op.view_src.is_null() { 0 } else { op.view_offs };
+        let offset = op.view_offset();
         let write = Write {
             values: side == 1,
             rows: address(rows.data),
@@ -419,7 +419,7 @@ impl Cells {
         let lost = || "an attention has changed".to_owned();
         let layer = self.attended(op).ok_or_else(lost)?;
         let (queries, keys) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
-        let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+        let offset = keys.view_offset();
         let first = offset / (2 * self.width(layer) * self.stream_cells);
         let (count, seen) = (size(queries, 1), size(keys, 1));
         for number in 0..size(queries, 3) {
@@ -490,7 +490,7 @@ impl Cells {
     /// Returns where the area has a tensor of the open layer.
     pub(super) fn in_area(&self, tensor: &Tensor) -> Option<*mut c_void> {
         let (layer, side) = self.side_of(tensor)?;
-        let offset = if tensor.view_src.is_null() { 0 } else { tensor.view_offs };
+        let offset = tensor.view_offset();
         let at = side * 2 * self.width(layer) * self.book.cells() + offset;
         (self.opened == Some(layer)).then(|| (self.scratch.number() as usize + at) as *mut c_void)
     }

@@ -54,7 +54,7 @@ impl Cells {
             let op = unsafe { &*nodes[*node] };
             let (Op::Attend, Some(layer)) = (seam.op(op), self.attended(op)) else { continue };
             let Some(keys) = source(op, 1) else { continue };
-            let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+            let offset = keys.view_offset();
             let first = offset / (2 * self.width(layer));
             let origin = source(op, 3).map(|mask| origin_of(seam, mask));
             if checked.contains(&(origin.unwrap_or(core::ptr::null()), first)) {

@@ -13,7 +13,7 @@ impl Cells {
     ) -> Result<Vec<usize>, String> {
         let other = || "llama.cpp writes it in another layout, without flash attention".to_owned();
         let (rows, indices) = (source(op, 0).ok_or_else(other)?, source(op, 1).ok_or_else(other)?);
-        let offset = if op.view_src.is_null() { 0 } else { op.view_offs };
+        let offset = op.view_offset();
         let row = 2 * self.width(layer);
         let whole = size(rows, 0) == self.width(layer) && size(rows, 2) == 1 && size(rows, 3) == 1;
         let plain = rows.kind == F32 && rows.nb[0] == 4 && rows.nb[1].is_multiple_of(4);
@@ -57,7 +57,7 @@ impl Cells {
         let dim = self.layers[layer].layer.config().key_dim;
         let (heads, count, streams) = (self.layers[layer].query_heads, size(queries, 1), size(queries, 3));
         let stream_bytes = 2 * self.width(layer) * self.stream_cells;
-        let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+        let offset = keys.view_offset();
         let row = 4 * dim * heads;
         let of_queries = queries.kind == F32
             && queries.nb[0] == 4
@@ -86,7 +86,7 @@ impl Cells {
     /// Notes what an attention sees. Returns false if another one sees a stream differently.
     pub(super) fn sees(&self, op: &Tensor, layer: usize, seen: &mut [Option<usize>]) -> bool {
         let (Some(queries), Some(keys)) = (source(op, 0), source(op, 1)) else { return false };
-        let offset = if keys.view_src.is_null() { 0 } else { keys.view_offs };
+        let offset = keys.view_offset();
         let first = offset / (2 * self.width(layer) * self.stream_cells);
         let count = size(keys, 1);
         (first..first + size(queries, 3)).all(|stream| *seen[stream].get_or_insert(count) == count)
