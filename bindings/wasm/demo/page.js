@@ -35,8 +35,8 @@ const state = { spec: FIRST, prepared: true, head: 2, sample: null, map: null, p
 
 const percent = (x) => `${x >= 0.0995 ? (100 * x).toFixed(0) : x >= 0.000095 ? (100 * x).toPrecision(2) : "<0.01"}%`;
 const bytes = (x) => {
-  const power = Math.max(0, Math.min(4, Math.floor(Math.log2(x) / 10)));
-  return `${(x / 2 ** (10 * power)).toPrecision(3).replace(/\.0+$/, "")} ${["bytes", "KiB", "MiB", "GiB", "TiB"][power]}`;
+  const power = Math.max(0, Math.min(4, Math.floor(Math.log10(x) / 3)));
+  return `${(x / 1000 ** power).toPrecision(3).replace(/\.0+$/, "")} ${["bytes", "kB", "MB", "GB", "TB"][power]}`;
 };
 
 function made(name, attributes = {}, ...children) {
@@ -286,7 +286,7 @@ async function showSavings() {
   ]);
   const near = 2 * layers * heads * dim * 68 * 2;
   const source = model ? ` The model’s numbers: config.json of ${model.source}.` : "";
-  $("saved-words").textContent = `${bits.toFixed(3)} bits a value in pages, keys and values together, everything counted, as the library says. The first 4 and the newest 64 tokens, which a cache keeps exact, are ${bytes(near)} in f16 on top.${source}`;
+  $("saved-words").textContent = `${bits.toFixed(3)} bits a value in pages, keys and values together, everything counted, as the library says. The first 4 and the newest 64 to 127 tokens, which a cache keeps exact, are at least ${bytes(near)} in f16 on top.${source}`;
 }
 
 // Speed.

@@ -124,10 +124,10 @@ test("another codec, other keys and another head change maps, figures and the ma
 test("bytes saved follow the model and the codec", async () => {
   const { page, wrong } = await opened();
   // 2 · 32 layers · 8 heads · 128 values · 131,072 tokens · 2 bytes, and 3.09 bits of 16.
-  assert.match(await text(page, "sizes"), /16 GiB.*3\.09 GiB/);
+  assert.match(await text(page, "sizes"), /17\.2 GB.*3\.32 GB/);
   await page.locator("#layers").focus();
   await page.keyboard.press("End");
-  await page.waitForFunction(() => document.getElementById("sizes").textContent.includes("64 GiB"));
+  await page.waitForFunction(() => document.getElementById("sizes").textContent.includes("68.7 GB"));
   assert.equal(await page.locator("#model").inputValue(), "own");
   // Every width of the slider is one of the library's.
   await page.locator("#dim").focus();
