@@ -124,7 +124,7 @@ fn digits(digit: u16) -> [u8; 2] {
     [(digit % 3) as u8, (digit / 3) as u8]
 }
 
-/// Reads what [`pack_chunks`] wrote. Any bytes are allowed: digits count modulo 3, and codes above
+/// Reads what `pack_chunks` wrote. Any bytes are allowed: digits count modulo 3, and codes above
 /// the last one become the last one.
 #[inline(always)]
 pub fn unpack_chunks(layout: &ChunkLayout, row: &[u8], codes: &mut [u16], radii: &mut [u8]) {
