@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs all GPU tests, in Rust and in Python, on a machine with a GPU.
+# Runs all GPU tests, of the library, the tool and the Python package, on a machine with a GPU. The tool's have not run yet.
 #
 # usage: ci/gpu.sh            everything: 9 minutes on an H100 with 16 CPU cores, mostly to compile kernels
 #        ci/gpu.sh NAME...    the tests in Rust whose names contain a NAME
@@ -82,6 +82,10 @@ if [[ -n $binary ]]; then
   tests=$("$binary" --list 2>/dev/null | sed -n 's/: test$//p')
   if (($#)); then tests=$(grep -F "$(printf '%s\n' "$@")" <<<"$tests") || fail "no test in Rust has such a name: $*"; fi
   [[ -z $tests ]] || xargs -P "$processes" -I{} bash -c 'run {}' <<<"$tests" || fail "Rust's tests failed"
+fi
+if (($# == 0)) && command -v cargo >/dev/null; then
+  cargo test -p octaplex-cli --features octaplex-cli/models,octaplex-cli/cuda --test tool --test models --locked -- on_a_gpu \
+    || fail "the tool's tests failed"
 fi
 if [[ -n $package ]]; then
   rc=0

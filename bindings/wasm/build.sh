@@ -24,6 +24,7 @@ if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
 fi
 
 build() { # build FLAGS FILE OPTIONS...: a module, with these flags of the compiler
+  echo "building ${2##*/}" >&2
   RUSTFLAGS="$1 ${OCTAPLEX_RUSTFLAGS:-}" "${cargo[@]}" build "${options[@]}" --manifest-path "${manifest:-$package/Cargo.toml}" "${@:3}"
   cp "$CARGO_TARGET_DIR/$target/release/${module:-octaplex_wasm}.wasm" "$2"
 }
