@@ -181,8 +181,9 @@ impl<R: Read + Seek> Walk<'_, R> {
                 if count > SHORT {
                     return self.skip(count * size(kind, key)?).map(|()| Entry::Other);
                 }
-                let counts = (0..count).map(|_| self.count(kind, key)).collect::<Result<Option<_>>>()?;
-                Ok(counts.map_or(Entry::Other, Entry::Counts))
+                // Read all items, also those behind one that is no count.
+                let items = (0..count).map(|_| self.count(kind, key)).collect::<Result<Vec<_>>>()?;
+                Ok(items.into_iter().collect::<Option<_>>().map_or(Entry::Other, Entry::Counts))
             }
             _ => Ok(self.count(kind, key)?.map_or(Entry::Other, Entry::Count)),
         }
