@@ -60,12 +60,11 @@ pub(crate) fn max_abs(x: &[f32]) -> f32 {
         lanes[0] = if x.abs() > lanes[0] { x.abs() } else { lanes[0] };
     }
     // None is NaN or -0, so the order does not matter, and halves are vectors.
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] = if lanes[lane + width] > lanes[lane] { lanes[lane + width] } else { lanes[lane] };
+    for width in [8, 4, 2, 1] {
+        let (low, high) = lanes.split_at_mut_checked(width).unwrap_or_default();
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = if *high > *low { *high } else { *low };
         }
-        width /= 2;
     }
     lanes[0]
 }
