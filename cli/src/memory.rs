@@ -15,6 +15,7 @@ use octaplex::cache::{Choice, Finer};
 use octaplex::{CacheConfig, CodecSpec, LayerConfig};
 use shape::{Kind, LAYERS, MOST, Shape};
 use std::io::{BufReader, Read, Seek};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 /// The end of the help of `memory`.
@@ -156,12 +157,14 @@ pub(crate) fn run(arguments: &Memory) -> Result<()> {
         ways.push(Way { name: name.into(), bits, store: Store::Plain });
     }
     let mut notes = shape.notes.clone();
-    match arguments.pages(&shape)? {
-        Ok(more) => more.into_iter().for_each(|(way, about)| {
-            notes.push(about);
-            ways.push(way);
-        }),
-        Err(why) => notes.push(format!("octaplex does not store this cache: {why}.")),
+    match arguments.default_way(&shape) {
+        Ok(default) => {
+            for (way, about) in iter::once(default).chain(arguments.chosen_way(&shape)?) {
+                notes.push(about);
+                ways.push(way);
+            }
+        }
+        Err(Failure(why)) => notes.push(format!("octaplex does not store this cache: {why}.")),
     }
     say(&arguments.text(&name, &shape, &ways, &notes))
 }
@@ -189,22 +192,22 @@ impl Memory {
         Ok((files::name(&path), read(&path)?))
     }
 
-    /// Returns the ways that octaplex offers, each with a sentence, or the reason why there is none.
-    fn pages(&self, shape: &Shape) -> Result<std::result::Result<Vec<(Way, String)>, String>> {
+    /// Returns the way to store the cache with default codecs, and a sentence that names them.
+    fn default_way(&self, shape: &Shape) -> Result<(Way, String)> {
         if shape.is_latent() {
-            return Ok(Err("latent attention (MLA) is left to the engine".into()));
+            fail!("latent attention (MLA) is left to the engine");
         }
-        let usual = match self.way("default", shape, &Choice::default()) {
-            Ok(usual) => usual,
-            Err(Failure(why)) => return Ok(Err(why)),
-        };
-        let mut ways = vec![usual];
+        self.way("default", shape, &Choice::default())
+    }
+
+    /// Returns the same for the bits or codecs of the arguments, if there are any.
+    fn chosen_way(&self, shape: &Shape) -> Result<Option<(Way, String)>> {
         let Self { keys, values, bits, .. } = *self;
-        if bits.is_some() || keys.or(values).is_some() {
-            let name = bits.map_or("--keys, --values".into(), |bits| format!("--bits {bits}"));
-            ways.push(self.way(&name, shape, &Choice { keys, values, bits, profile: None })?);
+        if bits.is_none() && keys.or(values).is_none() {
+            return Ok(None);
         }
-        Ok(Ok(ways))
+        let name = bits.map_or("--keys, --values".into(), |bits| format!("--bits {bits}"));
+        self.way(&name, shape, &Choice { keys, values, bits, profile: None }).map(Some)
     }
 
     /// Chooses codecs, and returns the way to store the cache with them, and a sentence that names them.

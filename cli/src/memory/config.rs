@@ -1,6 +1,6 @@
 //! Reads the shape of a model's cache from a `config.json` of Hugging Face.
 
-use super::shape::{Kind, LAYERS, MOST, Shape, last_of};
+use super::shape::{Kind, LARGEST, LAYERS, Shape, last_of};
 use crate::failure::{Result, fail, first_line, shown};
 use serde_json::{Map, Value};
 
@@ -234,9 +234,9 @@ impl Config<'_> {
 
 /// Returns an entry that must be a count.
 fn count(name: &str, value: &Value) -> Result<usize> {
-    match value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= MOST * 16) {
+    match value.as_u64().and_then(|count| usize::try_from(count).ok()).filter(|count| *count <= LARGEST) {
         Some(count) => Ok(count),
-        None => fail!("{name} is {}, not a count up to {}", shown(&value.to_string()), MOST * 16),
+        None => fail!("{name} is {}, not a count up to {}", shown(&value.to_string()), LARGEST),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads the shape of a model's cache from a GGUF file.
 
-use super::shape::{Kind, LAYERS, MOST, Shape, last_of};
+use super::shape::{Kind, LARGEST, LAYERS, Shape, last_of};
 use crate::failure::{Result, fail, shown};
 use crate::gguf::Header;
 
@@ -29,10 +29,10 @@ impl Model<'_> {
     fn counts(&self, name: &str) -> Result<Option<Vec<usize>>> {
         let key = format!("{}.{name}", self.family);
         let Some(counts) = self.header.counts(&key)? else { return Ok(None) };
-        let checked = |count: &u64| usize::try_from(*count).ok().filter(|count| *count <= MOST * 16);
+        let checked = |count: &u64| usize::try_from(*count).ok().filter(|count| *count <= LARGEST);
         match counts.iter().map(checked).collect() {
             Some(counts) => Ok(Some(counts)),
-            None => fail!("{} is not a count up to {}", shown(&key), MOST * 16),
+            None => fail!("{} is not a count up to {}", shown(&key), LARGEST),
         }
     }
 

@@ -5,6 +5,8 @@ use crate::failure::{Result, fail};
 /// The most layers of a model, and the most heads or values a token of a layer.
 pub(super) const LAYERS: usize = 4096;
 pub(super) const MOST: usize = 1 << 20;
+/// The largest number that a file may give for a count.
+pub(super) const LARGEST: usize = MOST * 16;
 
 /// A layer with keys and values.
 #[derive(Clone, Copy, PartialEq, Debug)]
