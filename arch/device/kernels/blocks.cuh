@@ -65,16 +65,18 @@ __device__ __forceinline__ void small_hadamard(float (&v)[VEC], int lane) {
     }
 }
 
+// The factor that keeps lengths in a round of `turn_key` and of its inverse.
+#if COARSE_AT
+constexpr float TURN_SCALE = fine::INVERSE_SQRT;
+#else
+constexpr float TURN_SCALE = is_blocks(KEYS) ? BLOCK_SCALE : INVERSE_SQRT;
+#endif
+
 // Transforms a row to the basis of the keys' codes.
 __device__ __forceinline__ void turn_key(float (&v)[VEC], u32 rounds, const u32 (&signs)[8], int lane) {
-#if COARSE_AT
-    constexpr float SCALE = fine::INVERSE_SQRT;
-#else
-    constexpr float SCALE = is_blocks(KEYS) ? BLOCK_SCALE : INVERSE_SQRT;
-#endif
     for (u32 round = 0; round < rounds; round++) {
 #pragma unroll
-        for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * SCALE, signs, VEC * lane + i);
+        for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * TURN_SCALE, signs, VEC * lane + i);
         if constexpr (is_blocks(KEYS)) small_hadamard(v, lane);
         else hadamard<false, COARSE_AT ? 2 : 1>(v, lane);
     }

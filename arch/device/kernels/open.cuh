@@ -11,29 +11,19 @@ constexpr float MOST_F16 = 65504.0f;
 
 // Returns a key to its own basis: the inverse of `turn_key`.
 __device__ __forceinline__ void turn_back(float (&v)[VEC], u32 rounds, const u32 (&signs)[8], int lane) {
-#if COARSE_AT
-    constexpr float SCALE = fine::INVERSE_SQRT;
-#else
-    constexpr float SCALE = is_blocks(KEYS) ? BLOCK_SCALE : INVERSE_SQRT;
-#endif
     for (u32 round = 0; round < rounds; round++) {
         if constexpr (is_blocks(KEYS)) small_hadamard(v, lane);
         else hadamard<true, COARSE_AT ? 2 : 1>(v, lane);
 #pragma unroll
-        for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * SCALE, signs, VEC * lane + i);
+        for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * TURN_SCALE, signs, VEC * lane + i);
     }
 }
 
 // The inverse of `sort_channels`.
 __device__ __forceinline__ void restore_channels(float (&v)[VEC], const float (&balance)[VEC], float *row, int lane) {
     if (!COARSE_AT) return;
-    u32 below = 0, before = 0;
-#pragma unroll
-    for (int i = 0; i < VEC; i++) {
-        const bool coarse = balance[i] < 0;
-        before += __popc(__ballot_sync(~0u, coarse) & ((1u << lane) - 1));
-        below |= (u32)coarse << i;
-    }
+    u32 below, before;
+    count_coarse(balance, lane, below, before);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < VEC; i++) row[VEC * lane + i] = v[i];

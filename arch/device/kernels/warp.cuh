@@ -106,17 +106,23 @@ template <bool TRANSPOSE = false, int PARTS = 1> __device__ __forceinline__ void
         }
 }
 
-// Sorts the channels of keys with halves: those with a balance above 0 come first, then the others, in their order.
-// `row` is memory for DIM values that only this warp uses.
-__device__ __forceinline__ void sort_channels(float (&v)[VEC], const float (&balance)[VEC], float *row, int lane) {
-    if (!COARSE_AT) return;
-    u32 below = 0, before = 0; // channels below 0: of this lane, of the lanes before
+// Finds the channels with a balance below 0: `below` has a bit for each of this lane, `before` is the number in earlier lanes.
+__device__ __forceinline__ void count_coarse(const float (&balance)[VEC], int lane, u32 &below, u32 &before) {
+    below = before = 0;
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
         const bool coarse = balance[i] < 0;
         before += __popc(__ballot_sync(~0u, coarse) & ((1u << lane) - 1));
         below |= (u32)coarse << i;
     }
+}
+
+// Sorts the channels of keys with halves: those with a balance above 0 come first, then the others, in their order.
+// `row` is memory for DIM values that only this warp uses.
+__device__ __forceinline__ void sort_channels(float (&v)[VEC], const float (&balance)[VEC], float *row, int lane) {
+    if (!COARSE_AT) return;
+    u32 below, before;
+    count_coarse(balance, lane, below, before);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < VEC; i++) {
