@@ -223,8 +223,8 @@ fn the_readmes_table() {
     };
     let expected = [
         ("octaplex", ours(config), "no setting", Some("graded / trellis")),
-        ("octaplex, `bits=4.3`", for_bits(4.3), "`OCTAPLEX_BITS=4.3`", None),
-        ("octaplex, `bits=2.3`", for_bits(2.3), "`OCTAPLEX_BITS=2.3`", None),
+        ("octaplex, 4.3 bits", for_bits(4.3), "`OCTAPLEX_BITS=4.3`", None),
+        ("octaplex, 2.3 bits", for_bits(2.3), "`OCTAPLEX_BITS=2.3`", None),
         ("f16", plain("f16"), "its f16", Some("ggml f16")),
         ("`q8_0`", plain("q8_0"), "its `q8_0`", Some("ggml q8_0")),
         ("`q4_0`", plain("q4_0"), "its `q4_0`", Some("ggml q4_0")),
