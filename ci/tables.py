@@ -255,8 +255,10 @@ class Tables:
             yield cache, bits, long, kl + (error and f" ± {error}"), faster(1, step), faster(1, prompt)
 
     def transformers_gpu(titles, rows):
+        """The shortest and the longest context, and the most sequences."""
         for cache, sequences, tokens, *cells in rows:
-            yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
+            if (sequences, tokens) in (("1", "2048"), ("1", "131072"), ("16", "16384")):
+                yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
 
 
 def compare(text, used):
