@@ -4,7 +4,7 @@
     ci/figures.py          prints PAGE:LINE: what is wrong, and fails if anything is
     ci/figures.py list     prints the figures of all pages, as docs/plots/figures.csv writes them
 
-A figure is a number with a unit of UNITS (`84 s`, `9 to 13 ns`, `2.6x`, `3.69 bits`), or a fraction with two or more decimals
+A figure is a number with a unit of UNITS (`84 s`, `9 to 13 ns`, `2.6x`, `3.1 bits`), or a fraction with two or more decimals
 (`0.0056`). Outside code blocks and comments, in all Markdown files except UNCHECKED, a figure needs one of these:
 
 * It is in a table that ci/tables.py writes, below `<!-- table: … -->`.
@@ -28,11 +28,11 @@ from tables import ROOT, read
 
 UNCHECKED = ("CHANGELOG.md", "docs/notes/", "docs/papers.md")  # history; published figures, and ours by the tests it names
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
-UNITS = r"ns|µs|ms|s|seconds?|minutes?|hours?|[kMG]i?B|KiB|%|dB|nats|Gbit/s|tokens/s|tokens a second|times as"
+UNITS = r"ns|µs|ms|s|seconds?|minutes?|hours?|[kMG]i?B|KiB|%|dB|nats|Gbit/s|tokens/s|tokens\sa\ssecond|times\sas"
 START = r"(?<![\w.,/:=^·-])(?<!ggml )(?<!candle )(?<!candle-nn )"  # not in the middle of a number or a name, and no version
-FIGURE = re.compile(
-    rf"{START}(?:{NUMBER}(?: (?:to|and|or) {NUMBER})*(?: (?:{UNITS})(?![\w/])|x(?!\w)|%))"
-    rf"|{START}(?:\d+\.\d\d+(?: to \d+\.\d\d+)? bits|0\.\d\d+(?![\w.]\w|x|·))"
+FIGURE = re.compile(  # \s, because a line may end between a number and its unit
+    rf"{START}(?:{NUMBER}(?:\s(?:to|and|or)\s{NUMBER})*(?:\s(?:{UNITS})(?![\w/])|x(?!\w)|%))"
+    rf"|{START}(?:\d+\.\d+(?:\s(?:to|and|or)\s\d+\.\d+)*\sbits|0\.\d\d+(?![\w.]\w|x|·))"
 )
 MARKER = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?)(?: over (.+?))? @ (.+?) -->")
 
