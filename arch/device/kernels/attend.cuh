@@ -164,12 +164,12 @@ __device__ __forceinline__ void prepare(const Params &p, Shared &sh, u8 *exactly
     }
 }
 
-// Applies soft cap, bias and hiding to a logit, in log2. `biases` are those of the head's positions.
-__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, const float *biases) {
+// Applies soft cap, bias and hiding to a logit, in log2.
+__device__ __forceinline__ float logit_of(const Params &p, float x, u64 position, u64 start, float bias) {
 #if OPTIONS
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
 #if OPTIONS > 1
-    x = fmaf(biases[position], LOG2E, x);
+    x = fmaf(bias, LOG2E, x);
 #endif
     if (position < start) x = HIDDEN;
 #endif
@@ -252,10 +252,9 @@ __device__ __forceinline__ void exact_split(const Params &p, Shared &sh, u8 *mem
     for (int k = 0; k < HEADS / WARPS; k++) {
         const int h = warp + WARPS * k;
         const float *biases = biases_of(p.bias, seq, batch, p.query_heads, first_head + min(h, heads - 1));
-        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, biases) : HIDDEN;
-#if OPTIONS > 1 // a row that is not finite must not show where it is hidden
-        if (lane < count && biases[position] == HIDDEN) x = HIDDEN;
-#endif
+        const float bias = OPTIONS > 1 && lane < count ? biases[position] : 0;
+        float x = lane < count ? logit_of(p, (dot[k][0] + dot[k][1]) * p.logit_unit, position, start, bias) : HIDDEN;
+        if (bias == HIDDEN) x = HIDDEN; // a row that is not finite must not show where it is hidden
         float top = x;
 #pragma unroll
         for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
@@ -342,7 +341,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
         if (of_pages) fetch_keys(first + warp);
     }
     load_fields();
-    if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
     __syncthreads();
 #else
     auto fetch_keys = [&](int page) { warp_copy(my_keys, page < last ? slot_of(page) : p.pool, page < last ? K_PART : 0, lane); };
@@ -360,9 +358,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
     if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
 #if BULK_COPIES
-    // Pages were written before the previous kernel began. It may not have ended; its results are read only from
-    // here on.
+    // Pages were written before the previous kernel began. It may not have ended; its results, exact tokens among them, are
+    // read only from here on.
     await_kernel_before();
+    if (of_exact) fetch_exact(p, sh, all_values, seq, count, batch, kv_head);
 #endif
     if (of_exact) { // in the place of values, while keys are on their way
         exact_split(p, sh, all_values, seq, count, batch, first_head, heads, p.parts + rows(blockIdx.x) * DIM, p.sums + rows(blockIdx.x));
@@ -425,6 +424,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
 #if OUTLIERS & 1
             const Outlier first_keys = outlier_at(list.records, lane, list.keys);
 #endif
+#endif
+            float bias[16] = {}; // on their way while keys are scored
+#if OPTIONS > 1
+#pragma unroll
+            for (int i = 0; i < 16; i++) bias[i] = biases[tail.position + 32 * (i >> 3) + 8 * t + (i & 7)];
 #endif
             float centre = base;
 #if COARSE_AT
@@ -517,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, DIM > 128 ? 2 : 4) atte
                     const float more = centre;
 #endif
                     const float by = COARSE_AT ? 1 : is_grouped(KEYS) ? of_norm : times_norm<KEYS>(of_norm, steps[i >> 1], i & 1);
-                    y = logit_of(p, fmaf(y, by, more), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), biases);
+                    y = logit_of(p, fmaf(y, by, more), tail.position + 32 * tile + 8 * t + i, first_seen(p, seq), bias[8 * tile + i]);
                     top = fmaxf(top, y);
                 }
             }

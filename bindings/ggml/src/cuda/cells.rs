@@ -47,6 +47,8 @@ pub(super) struct Cells {
     opened: Option<usize>,
     /// The cells that the graph writes.
     writes: Vec<usize>,
+    /// Rows of one side of a layer that wait for those of the other, so that one kernel writes both.
+    unwritten: Option<(usize, Write)>,
     /// The reason for which the graph fails although it was computed.
     refused: Option<String>,
 }
@@ -126,6 +128,7 @@ impl Cells {
             shown: None,
             opened: None,
             writes: Vec::new(),
+            unwritten: None,
             refused: None,
         };
         cells.place()?;
@@ -308,7 +311,7 @@ impl Cells {
         wait: &dyn Fn(),
     ) -> Result<Result<Begun, String>, String> {
         self.flush()?;
-        (self.shown, self.opened, self.refused) = (None, None, None);
+        (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
         self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
         let (mut few, mut shifts, mut first) = (true, false, Vec::new());
@@ -396,27 +399,42 @@ impl Cells {
         Ok(Ok(Begun::Area { settled, book: Box::new(book) }))
     }
 
-    /// Writes rows to places.
+    /// Writes rows to places. The first side of a layer waits for the other one, or for [`write_rest`](Self::write_rest).
     pub(super) fn write(&mut self, op: &Tensor) -> Result<(), String> {
         let lost = || "an operation on a cache has changed".to_owned();
         let (layer, side) = self.side_of(op).ok_or_else(lost)?;
         let (rows, indices) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
         let offset = op.view_offset();
-        let write = Write {
-            values: side == 1,
-            rows: address(rows.data),
-            stride: rows.nb[1] / 4,
+        let given = Some((address(rows.data), rows.nb[1] / 4));
+        if let Some((_, write)) =
+            self.unwritten.as_mut().filter(|(of, write)| *of == layer && write.rows[side].is_none())
+        {
+            write.rows[side] = given; // `begin` found that both sides write the same cells
+            return self.write_rest();
+        }
+        self.write_rest()?;
+        let mut write = Write {
+            rows: [None; 2],
             indices: address(indices.data),
             wide: indices.kind == I64,
             count: size(rows, 1),
             first: offset / (2 * self.width(layer)),
         };
+        write.rows[side] = given;
+        self.unwritten = Some((layer, write));
+        Ok(())
+    }
+
+    /// Writes the rows that wait. The host calls it before memory of these rows can change.
+    pub(super) fn write_rest(&mut self) -> Result<(), String> {
+        let Some((layer, write)) = self.unwritten.take() else { return Ok(()) };
         self.layers[layer].layer.pool().write(&self.plan, &write).map_err(failed)
     }
 
     /// Attends on compressed pages.
     pub(super) fn attend(&mut self, op: &Tensor) -> Result<(), String> {
         let lost = || "an attention has changed".to_owned();
+        self.write_rest()?;
         let layer = self.attended(op).ok_or_else(lost)?;
         let (queries, keys) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
         let offset = keys.view_offset();

@@ -9,7 +9,7 @@
 //! ```
 
 use super::cache::{Cache, Plan};
-use super::cells::Begun;
+use super::cells::{Begun, Cells};
 use super::wrap::{Seam, Wrapped, seam};
 use super::{Op, Status};
 use crate::abi::{Backend, FAILED, Graph, SUCCESS, Tensor};
@@ -48,6 +48,7 @@ pub(super) extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void
             forked: false,
             behind: false,
             awaited: false,
+            unwritten: None,
             recording: false,
         };
         match cut.compute(&touched) {
@@ -92,6 +93,8 @@ struct Cut<'a> {
     behind: bool,
     /// Whether CUDA's next part reads what our stream writes.
     awaited: bool,
+    /// The cache with rows that wait to be written.
+    unwritten: Option<Arc<Cache>>,
     /// Whether work is recorded and not run.
     recording: bool,
 }
@@ -268,12 +271,15 @@ impl Cut<'_> {
             let cache = part.cache.clone();
             let status = match begun {
                 Begun::Few => {
+                    if self.unwritten.as_ref().is_some_and(|other| !Arc::ptr_eq(other, &cache)) {
+                        self.write_rest()?;
+                    }
                     self.fork(&cache)?;
                     cache.with_cells(|cells| match self.seam.op(op) {
                         Op::SetRows => cells.write(op),
                         _ => cells.attend(op),
                     })?;
-                    self.awaited = true;
+                    (self.awaited, self.unwritten) = (true, Some(cache));
                     SUCCESS
                 }
                 Begun::Area { settled, .. } => {
@@ -292,7 +298,12 @@ impl Cut<'_> {
                 return Ok(status);
             }
         }
+        self.write_rest()?;
         self.hand_on(start, self.nodes.len())
+    }
+
+    fn write_rest(&mut self) -> Result<(), String> {
+        self.unwritten.take().map_or(Ok(()), |cache| cache.with_cells(Cells::write_rest))
     }
 
     /// Opens the layer of an operation, if another one is open.
@@ -351,6 +362,7 @@ impl Cut<'_> {
         if !self.nodes[first..end].iter().any(works) {
             return Ok(SUCCESS);
         }
+        self.write_rest()?; // CUDA's operations may use the memory of these rows
         // Only what was computed on compressed pages is read by CUDA's operations.
         if self.awaited {
             self.join()?;
