@@ -46,8 +46,7 @@ impl Case {
     }
 
     fn place(&self) {
-        let (places, cell_of, hidden) = self.book.places();
-        self.plan.set_places(&places, &cell_of, &hidden).unwrap();
+        self.plan.set_places(self.book.places()).unwrap();
         self.plan.set_table(0, &self.book.closed(0, PAGES)).unwrap();
     }
 

@@ -39,8 +39,6 @@ pub(super) struct Cells {
     stream_cells: usize,
     /// The pages that each stream's table has on the GPU.
     tables: Vec<Option<Vec<u32>>>,
-    /// Whether the GPU's places are those of the book.
-    placed: bool,
     /// The mask that was last turned into biases: its address, stream, queries and cells.
     shown: Option<(usize, usize, usize, usize)>,
     /// The layer whose rows are in the area.
@@ -124,14 +122,13 @@ impl Cells {
             scratch,
             stream_cells,
             tables: vec![None; streams],
-            placed: false,
             shown: None,
             opened: None,
             writes: Vec::new(),
             unwritten: None,
             refused: None,
         };
-        cells.place()?;
+        cells.place(false)?;
         Ok(cells)
     }
 
@@ -176,19 +173,16 @@ impl Cells {
         Area { keys, values, first: 0, cells: self.book.cells() }
     }
 
-    /// Brings the book's places to the GPU.
-    fn place(&mut self) -> Result<(), String> {
-        if !self.placed {
-            let (places, cell_of, hidden) = self.book.places();
-            self.plan.set_places(&places, &cell_of, &hidden).map_err(failed)?;
-            (self.placed, self.shown) = (true, None);
-        }
-        Ok(())
+    /// Brings the book's places to the GPU. `masked`: a mask hides cells that are not written.
+    fn place(&mut self, masked: bool) -> Result<(), String> {
+        let places = if masked { self.book.filled_places() } else { self.book.places() };
+        self.shown = None;
+        self.plan.set_places(places).map_err(failed)
     }
 
     pub(super) fn clear(&mut self) -> Result<(), String> {
         self.book.clear();
-        (self.placed, self.opened, self.refused) = (false, None, None);
+        (self.opened, self.refused) = (None, None);
         self.plan.take_lost().map_err(failed)?;
         self.tables.fill(None);
         for layer in &mut self.layers {
@@ -200,7 +194,7 @@ impl Cells {
         for layer in &mut self.layers {
             layer.layer.pool().zero_places().map_err(failed)?;
         }
-        self.place()
+        self.place(false)
     }
 
     /// Takes bytes that the host writes to a tensor. The next graph, or the next read, encodes them.
@@ -242,14 +236,15 @@ impl Cells {
             }
             self.close(number, &settled)?;
         }
-        (self.book, self.placed, self.opened) = (book, false, None);
+        (self.book, self.opened) = (book, None);
         self.forget_lost()?;
-        self.place()
+        self.place(false)
     }
 
     /// Tells the GPU which pages are opened to the area, and what closes from it.
     fn plan_area(&mut self, settled: &Settled) -> Result<(), String> {
         let closed = self.book.closed_in(0..self.book.cells());
+        self.place(false)?;
         self.plan.set_opening(&closed).map_err(failed)?;
         self.plan.set_closing(&settled.stash, &settled.close).map_err(failed)
     }
@@ -273,6 +268,7 @@ impl Cells {
         }
         let (pages, area) = (self.book.closed_in(first..last), self.area(layer));
         self.opened = None;
+        self.place(false)?;
         self.plan.set_opening(&pages).map_err(failed)?;
         let is_lost = self.is_lost(first..last);
         let pool = self.layers[layer].layer.pool();
@@ -287,6 +283,7 @@ impl Cells {
     pub(super) fn open_all(&mut self, places: &[(usize, *mut c_void)]) -> Result<(), String> {
         self.flush()?;
         let closed = self.book.closed_in(0..self.book.cells());
+        self.place(false)?;
         self.plan.set_opening(&closed).map_err(failed)?;
         for layer in &mut self.layers {
             let of = |side: usize| {
@@ -314,7 +311,7 @@ impl Cells {
         (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
         self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
-        let (mut few, mut shifts, mut first) = (true, false, Vec::new());
+        let (mut few, mut shifts, mut masked, mut first) = (true, false, true, Vec::new());
         // Cells that attention sees in each stream.
         let mut seen: Vec<Option<usize>> = vec![None; self.tables.len()];
         // Layers in the order of the graph. One that comes again would be opened without the rows of this graph.
@@ -345,6 +342,7 @@ impl Cells {
                         return Ok(Err("attention has keys and values in another layout".into()));
                     };
                     few = few && self.is_few(op, layer) && self.sees(op, layer, &mut seen);
+                    masked &= source(op, 3).is_some();
                     if let Some(mask) = source(op, 3) {
                         let origin = origin_of(seam, mask);
                         let cells = lock(&seam.inputs);
@@ -369,8 +367,7 @@ impl Cells {
         self.writes.clone_from(&cells);
         if few && !shifts && self.book.write(&cells) {
             self.book.mark(&first);
-            self.placed &= cells.is_empty();
-            self.place()?;
+            self.place(masked)?;
             for (stream, seen) in seen.iter().enumerate() {
                 let Some(seen) = seen else { continue };
                 let table = self.book.closed(stream, seen.div_ceil(PAGE));
@@ -517,6 +514,10 @@ impl Cells {
     pub(super) fn end(&mut self, begun: Begun) -> Result<(), String> {
         match begun {
             Begun::Few => {
+                if !self.book.closes() {
+                    return Ok(());
+                }
+                self.place(false)?; // rows of cells that are not written stay where they are
                 let Some(settled) = self.book.settle(&[]) else { return Ok(()) };
                 self.plan.set_opening(&[]).map_err(failed)?;
                 self.plan.set_closing(&settled.stash, &settled.close).map_err(failed)?;
@@ -525,17 +526,16 @@ impl Cells {
                     self.layers[layer].layer.pool().open(&self.plan, &area).map_err(failed)?;
                     self.close(layer, &settled)?;
                 }
-                self.placed = false;
                 self.forget_lost()?;
-                self.place()
+                self.place(false)
             }
             Begun::Area { settled, book } => {
                 if let Some(layer) = self.opened {
                     self.close(layer, &settled)?;
                 }
-                (self.book, self.opened, self.placed) = (*book, None, false);
+                (self.book, self.opened) = (*book, None);
                 self.forget_lost()?;
-                self.place()
+                self.place(false)
             }
         }
     }
