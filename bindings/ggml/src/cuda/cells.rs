@@ -5,8 +5,11 @@
 //! others         a layer's rows are opened to an f16 area, CUDA's own operations run there, and what changed is closed
 //! ```
 
+mod again;
 mod lost;
 mod operations;
+
+pub(super) use again::Steps;
 
 use super::Op;
 use super::wrap::Seam;
@@ -54,7 +57,7 @@ pub(super) struct Cells {
 /// The computation of a graph's operations.
 pub(super) enum Begun {
     /// On compressed pages.
-    Few,
+    Few(Steps),
     /// In the area. Then pages close, and the book becomes the new one.
     Area { settled: Settled, book: Box<Book> },
 }
@@ -311,9 +314,8 @@ impl Cells {
         (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
         self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
-        let (mut few, mut shifts, mut masked, mut first) = (true, false, true, Vec::new());
-        // Cells that attention sees in each stream.
-        let mut seen: Vec<Option<usize>> = vec![None; self.tables.len()];
+        let (mut few, mut shifts, mut first) = (true, false, Vec::new());
+        let mut steps = Steps { masked: true, seen: vec![None; self.tables.len()], ..Steps::default() };
         // Layers in the order of the graph. One that comes again would be opened without the rows of this graph.
         let mut order: Vec<usize> = Vec::new();
         for node in ops {
@@ -328,6 +330,11 @@ impl Cells {
             match (kind, self.side_of(op)) {
                 (Op::SetRows, Some((layer, side))) => match self.cells_of(seam, op, layer, wait) {
                     Ok(cells) => {
+                        let first = op.view_offset() / (2 * self.width(layer));
+                        let indices = (op.src[1] as usize, cells.len(), first);
+                        if !steps.indices.contains(&indices) {
+                            steps.indices.push(indices);
+                        }
                         let known = &mut written[layer][side];
                         if known.is_some() {
                             few = false;
@@ -341,13 +348,12 @@ impl Cells {
                     let Some(layer) = self.attended(op) else {
                         return Ok(Err("attention has keys and values in another layout".into()));
                     };
-                    few = few && self.is_few(op, layer) && self.sees(op, layer, &mut seen);
-                    masked &= source(op, 3).is_some();
-                    if let Some(mask) = source(op, 3) {
-                        let origin = origin_of(seam, mask);
-                        let cells = lock(&seam.inputs);
-                        let cells = cells.first(origin).iter();
-                        first.extend(cells.map(|(stream, cell)| stream * self.stream_cells + cell));
+                    few = few && self.is_few(op, layer) && self.sees(op, layer, &mut steps.seen);
+                    let origin = source(op, 3).map(|mask| origin_of(seam, mask));
+                    steps.masked &= origin.is_some();
+                    if let Some(origin) = origin.filter(|origin| !steps.masks.contains(&(*origin as usize))) {
+                        steps.masks.push(origin as usize);
+                        first.extend(self.first_cells(&lock(&seam.inputs), origin));
                     }
                 }
                 _ => {
@@ -365,18 +371,8 @@ impl Cells {
         }
         let cells = cells.unwrap_or_default();
         self.writes.clone_from(&cells);
-        if few && !shifts && self.book.write(&cells) {
-            self.book.mark(&first);
-            self.place(masked)?;
-            for (stream, seen) in seen.iter().enumerate() {
-                let Some(seen) = seen else { continue };
-                let table = self.book.closed(stream, seen.div_ceil(PAGE));
-                if self.tables[stream].as_ref() != Some(&table) {
-                    self.plan.set_table(stream, &table).map_err(failed)?;
-                    self.tables[stream] = Some(table);
-                }
-            }
-            return Ok(Ok(Begun::Few));
+        if few && !shifts && self.begin_few(&cells, &first, &steps)? {
+            return Ok(Ok(Begun::Few(steps)));
         }
         let count = order.len();
         order.sort_unstable();
@@ -513,7 +509,7 @@ impl Cells {
     /// Ends a graph.
     pub(super) fn end(&mut self, begun: Begun) -> Result<(), String> {
         match begun {
-            Begun::Few => {
+            Begun::Few(_) => {
                 if !self.book.closes() {
                     return Ok(());
                 }
@@ -543,7 +539,7 @@ impl Cells {
     /// Returns whether the end of a graph has work for the GPU.
     pub(super) fn is_idle(&self, begun: &Begun) -> bool {
         match begun {
-            Begun::Few => !self.book.closes(),
+            Begun::Few(_) => !self.book.closes(),
             Begun::Area { .. } => false,
         }
     }
