@@ -90,12 +90,8 @@ pub struct Area {
 /// Rows that a caller writes to cells of open pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// Whether they are values.
-    pub values: bool,
-    /// The address of f32 rows, \[rows\]\[`stride`].
-    pub rows: Address,
-    /// Floats from a row to the next.
-    pub stride: usize,
+    /// Keys, and values: the address of f32 rows, and floats from a row to the next. A side may be left out.
+    pub rows: [Option<(Address, usize)>; 2],
     /// The address of the cells' numbers, from `first` on.
     pub indices: Address,
     /// Whether these have 64 bits, or 32.
@@ -303,19 +299,23 @@ impl CellPool {
     pub fn write(&self, plan: &CellPlan, write: &Write) -> Result<(), Failure> {
         let cells = plan.places.len() * SLOT_TOKENS;
         assert!(write.first <= cells && write.count < 1 << 31 && plan.exact <= self.paged.shape.exact);
+        let [keys, values] = write.rows;
+        let given = [keys, values].map(|side| side.unwrap_or((Address::NONE, 0)));
         let rows = CellRows {
-            rows: write.rows.0,
+            rows: given.map(|(rows, _)| rows.0),
             indices: write.indices.0,
             places: plan.places.address(),
-            row_stride: write.stride as u64,
+            row_stride: given.map(|(_, stride)| stride as u64),
             first: write.first as u64,
             cells: (cells - write.first) as u64,
-            side: write.values.into(),
+            side: keys.is_none().into(),
             wide: write.wide.into(),
             lost: plan.lost.address(),
             ..self.rows()
         };
-        plan.launch(WRITE, [write.count, 1, 1], THREADS, &rows)
+        let (shape, sides) = (&self.paged.shape, keys.iter().chain(&values).count());
+        let parts = (shape.kv_heads * shape.dim).div_ceil(THREADS);
+        plan.launch(WRITE, [write.count, sides, parts], THREADS, &rows)
     }
 
     fn rows(&self) -> CellRows {
@@ -529,7 +529,7 @@ impl CellPool {
         // SAFETY: both kernels take a Params. The plan checked tables and places when they were written, and `work_for`
         // sized parts and sums for these splits. The caller promises queries, output and sink logits.
         unsafe {
-            kernels.launch(stream, ATTEND, grid, THREADS, false, &params)?; // it reads places before it waits
+            kernels.launch(stream, ATTEND, grid, THREADS, early, &params)?;
             kernels.launch(stream, combine, [work.query_heads, attention.count, 1], threads, early, &params)
         }
     }

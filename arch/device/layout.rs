@@ -329,7 +329,7 @@ pub(super) struct Block {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct CellRows {
-    pub(super) rows: u64,
+    pub(super) rows: [u64; 2],
     pub(super) indices: u64,
     pub(super) places: u64,
     pub(super) exact: u64,
@@ -342,7 +342,7 @@ pub(super) struct CellRows {
     pub(super) hidden: u64,
     pub(super) bias: u64,
     pub(super) lost: u64,
-    pub(super) row_stride: u64,
+    pub(super) row_stride: [u64; 2],
     pub(super) mask_stride: u64,
     pub(super) bias_stride: u64,
     pub(super) first: u64,

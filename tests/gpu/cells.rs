@@ -46,8 +46,7 @@ impl Case {
     }
 
     fn place(&self) {
-        let (places, cell_of, hidden) = self.book.places();
-        self.plan.set_places(&places, &cell_of, &hidden).unwrap();
+        self.plan.set_places(self.book.places()).unwrap();
         self.plan.set_table(0, &self.book.closed(0, PAGES)).unwrap();
     }
 
@@ -156,24 +155,22 @@ fn cells_are_the_cpus() {
             indices.write(0, &(cell as i64).to_le_bytes()).unwrap();
             assert!(case.book.write(&[cell]));
             case.place();
+            let memory = Scratch::new(&device, 2 * 4 * width).unwrap();
+            let mut given = [None; 2];
             for (side, all) in sides.iter().enumerate() {
                 let row: Vec<f32> = all[cell * width..][..width].iter().map(|x| x.to_f32()).collect();
-                let memory = Scratch::new(&device, 4 * width).unwrap();
-                memory.write(0, &bytes_of(&row, f32::to_le_bytes)).unwrap();
-                let write = Write {
-                    values: side == 1,
-                    rows: memory.address(0),
-                    stride: width,
-                    indices: indices.address(0),
-                    wide: true,
-                    count: 1,
-                    first: 0,
-                };
-                case.layer.pool().write(&case.plan, &write).unwrap();
-                let area = case.area;
-                case.layer.pool().read(&area, false, 0..1).unwrap(); // waits
+                memory.write(side * 4 * width, &bytes_of(&row, f32::to_le_bytes)).unwrap();
+                given[side] = Some((memory.address(side * 4 * width), width));
                 written[side].extend(row);
             }
+            // Both sides at once, and each alone.
+            let writes = if cell % 2 == 0 { vec![given] } else { vec![[given[0], None], [None, given[1]]] };
+            for rows in writes {
+                let write = Write { rows, indices: indices.address(0), wide: true, count: 1, first: 0 };
+                case.layer.pool().write(&case.plan, &write).unwrap();
+            }
+            let area = case.area;
+            case.layer.pool().read(&area, false, 0..1).unwrap(); // waits
             if let Some(settled) = case.book.settle(&[]) {
                 case.open();
                 assert!(case.settle(&settled).is_empty());

@@ -15,6 +15,8 @@ pub struct CellPlan {
     pub(super) places: Buffer<u32>,
     pub(super) cell_of: Buffer<u32>,
     pub(super) hidden: Buffer<u64>,
+    /// What `places`, `cell_of` and `hidden` have.
+    placed: (Vec<u32>, Vec<u32>, Vec<u64>),
     pub(super) table: Buffer<u32>,
     pub(super) words: Buffer<u32>,
     pub(super) starts: Buffer<u64>,
@@ -58,6 +60,7 @@ impl CellPlan {
             places: Buffer::new(device, pages)?,
             cell_of: Buffer::new(device, exact)?,
             hidden: Buffer::new(device, pages)?,
+            placed: Default::default(),
             table: Buffer::new(device, pages)?,
             words: Buffer::new(device, streams * MOST_QUERIES * 8)?,
             starts: Buffer::new(device, streams * MOST_QUERIES)?,
@@ -86,14 +89,17 @@ impl CellPlan {
     }
 
     /// Writes where pages are: the first place of each open page, or `u32::MAX`; the cell in each place, or
-    /// `u32::MAX`; and the cells of each page that its slot must not show.
+    /// `u32::MAX`; and the cells of each page that its slot must not show. Copies only what has changed.
     ///
     /// # Errors
     /// Errors of the driver.
     ///
     /// # Panics
     /// Panics for other lengths, and for places beyond the last.
-    pub fn set_places(&self, places: &[u32], cell_of: &[u32], hidden: &[u64]) -> Result<(), Failure> {
+    pub fn set_places(
+        &mut self,
+        (places, cell_of, hidden): (Vec<u32>, Vec<u32>, Vec<u64>),
+    ) -> Result<(), Failure> {
         assert!(
             places.len() == self.places.len()
                 && cell_of.len() == self.exact
@@ -105,9 +111,18 @@ impl CellPlan {
             places.iter().all(fits)
                 && cell_of.iter().all(|cell| *cell == u32::MAX || (*cell as usize) < cells)
         );
-        self.places.write(0, places)?;
-        self.cell_of.write(0, cell_of)?;
-        self.hidden.write(0, hidden)
+        let old = core::mem::take(&mut self.placed);
+        if old.0 != places {
+            self.places.write(0, &places)?;
+        }
+        if old.1 != cell_of {
+            self.cell_of.write(0, &cell_of)?;
+        }
+        if old.2 != hidden {
+            self.hidden.write(0, &hidden)?;
+        }
+        self.placed = (places, cell_of, hidden);
+        Ok(())
     }
 
     /// Writes which closed pages of a stream attention reads.

@@ -8,7 +8,7 @@
 //   scratch   keys f16 [cells][kv heads][dim], then values likewise
 
 struct Cells {
-    const void *rows;      // write: f32 rows
+    const void *rows[2];   // write: f32 rows of keys, and of values
     const void *indices;   // write: the cell of each row
     const int *places;     // write: the first place of each page of 64 cells, or -1
     u16 *exact;            // rows in places
@@ -21,11 +21,11 @@ struct Cells {
     const u64 *hidden;     // show: cells of each page that closed pages must not show
     float *bias;           // show: [queries][bias_stride]
     u32 *lost;             // write, stash, gather: cells of each page with a value that is not finite, two words each
-    u64 row_stride;        // write: in floats
+    u64 row_stride[2];     // write: in floats
     u64 mask_stride, bias_stride;
     u64 first, cells, seen; // first: number of the first cell. cells: number of cells. seen: cells that a query may see
     u32 count;             // of rows, places or pairs
-    u32 kv_heads, dim, side, wide; // wide: 1: indices have 64 bits
+    u32 kv_heads, dim, side, wide; // side: the first that is written. wide: 1: indices have 64 bits
     u32 zero;
 };
 
@@ -34,21 +34,22 @@ __device__ __forceinline__ void check(const Cells &c, u64 cell, u32 bits) {
     if ((bits & 0x7C00) == 0x7C00) atomicOr(c.lost + cell / 32, 1u << (cell % 32));
 }
 
-// A block of threads for each row.
+// A thread for each value. Its load does not wait for those of the cell and of its page.
 extern "C" __global__ void __launch_bounds__(128) write(const __grid_constant__ Cells c) {
-    const u32 row = blockIdx.x;
+#if BULK_COPIES
+    let_next_kernel_begin(); // attention waits before it reads places
+#endif
+    const u32 row = blockIdx.x, side = c.side + blockIdx.y, i = blockIdx.z * blockDim.x + threadIdx.x;
+    if (i >= c.kv_heads * c.dim) return;
+    const float x = static_cast<const float *>(c.rows[side])[row * c.row_stride[side] + i];
     const long long index = c.wide ? static_cast<const long long *>(c.indices)[row] : static_cast<const int *>(c.indices)[row];
     if (index < 0 || (u64)index >= c.cells) return;
     const u64 cell = c.first + (u64)index;
     const int page = c.places[cell / 64];
     if (page < 0) return;
-    const float *from = static_cast<const float *>(c.rows) + row * c.row_stride;
-    u16 *to = c.exact + ((u64)page + cell % 64) * c.kv_heads * 2 * c.dim + c.side * c.dim;
-    for (u32 i = threadIdx.x; i < c.kv_heads * c.dim; i += blockDim.x) {
-        const u16 value = (u16)to_f16(from[i]);
-        to[i / c.dim * 2 * c.dim + i % c.dim] = value;
-        check(c, cell, value);
-    }
+    const u16 value = (u16)to_f16(x);
+    c.exact[(((u64)page + cell % 64) * c.kv_heads + i / c.dim) * 2 * c.dim + side * c.dim + i % c.dim] = value;
+    check(c, cell, value);
 }
 
 // A thread for each position of a query: cells, then places.

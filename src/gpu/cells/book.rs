@@ -314,19 +314,30 @@ impl Book {
     /// Returns what [`CellPlan::set_places`](super::CellPlan::set_places) takes.
     #[must_use]
     pub fn places(&self) -> (Vec<u32>, Vec<u32>, Vec<u64>) {
+        self.places_of(|page| page.written)
+    }
+
+    /// Returns what [`places`](Self::places) returns, as if all cells of open pages were written. It stays the same while a page
+    /// fills. A mask must hide the others.
+    #[must_use]
+    pub fn filled_places(&self) -> (Vec<u32>, Vec<u32>, Vec<u64>) {
+        self.places_of(|page| if page.body == Body::Closed { page.written } else { u64::MAX })
+    }
+
+    fn places_of(&self, written: impl Fn(&Page) -> u64) -> (Vec<u32>, Vec<u32>, Vec<u64>) {
         let mut cell_of = vec![u32::MAX; self.exact()];
         let mut places = vec![u32::MAX; self.pages.len()];
         for (number, page) in self.pages.iter().enumerate() {
             let Body::Open(Some(place)) = page.body else { continue };
             places[number] = place;
-            for cell in (0..PAGE).filter(|cell| page.written >> cell & 1 == 1) {
+            for cell in (0..PAGE).filter(|cell| written(page) >> cell & 1 == 1) {
                 cell_of[place as usize + cell] = (number * PAGE + cell) as u32;
             }
         }
         for (row, cell) in self.rows.iter().enumerate() {
             cell_of[self.first_row as usize + row] = cell.unwrap_or(u32::MAX);
         }
-        let hidden = self.pages.iter().map(|page| page.exact | !page.written).collect();
+        let hidden = self.pages.iter().map(|page| page.exact | !written(page)).collect();
         (places, cell_of, hidden)
     }
 

@@ -1,6 +1,6 @@
 //! The cache in one buffer of the host's: compressed cells, or f16 of CUDA's own.
 
-use super::cells::{Begun, Cells};
+use super::cells::{Begun, Cells, Steps};
 use super::wrap::{Gpu, Seam};
 use crate::abi::{Buffer, BufferInterface, Tensor};
 use crate::instance::lock;
@@ -230,6 +230,15 @@ impl Cache {
         wait();
         inner.flatten(seam, gpu, &self.own, &why)?;
         Ok(Plan::Own)
+    }
+
+    /// Begins a graph once more, as [`Cells::begin_again`] does.
+    pub(super) fn begin_again(&self, seam: &Seam, steps: &Steps) -> Result<bool, String> {
+        let inner = &mut *self.inner();
+        match &mut inner.rows {
+            Rows::Cells(cells) if inner.failed.is_none() => cells.begin_again(seam, steps),
+            _ => Ok(false),
+        }
     }
 
     /// Calls `f` with the cells, while a graph is computed. An error loses all rows until the host clears the cache.

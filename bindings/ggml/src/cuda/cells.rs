@@ -5,8 +5,11 @@
 //! others         a layer's rows are opened to an f16 area, CUDA's own operations run there, and what changed is closed
 //! ```
 
+mod again;
 mod lost;
 mod operations;
+
+pub(super) use again::Steps;
 
 use super::Op;
 use super::wrap::Seam;
@@ -39,14 +42,14 @@ pub(super) struct Cells {
     stream_cells: usize,
     /// The pages that each stream's table has on the GPU.
     tables: Vec<Option<Vec<u32>>>,
-    /// Whether the GPU's places are those of the book.
-    placed: bool,
     /// The mask that was last turned into biases: its address, stream, queries and cells.
     shown: Option<(usize, usize, usize, usize)>,
     /// The layer whose rows are in the area.
     opened: Option<usize>,
     /// The cells that the graph writes.
     writes: Vec<usize>,
+    /// Rows of one side of a layer that wait for those of the other, so that one kernel writes both.
+    unwritten: Option<(usize, Write)>,
     /// The reason for which the graph fails although it was computed.
     refused: Option<String>,
 }
@@ -54,7 +57,7 @@ pub(super) struct Cells {
 /// The computation of a graph's operations.
 pub(super) enum Begun {
     /// On compressed pages.
-    Few,
+    Few(Steps),
     /// In the area. Then pages close, and the book becomes the new one.
     Area { settled: Settled, book: Box<Book> },
 }
@@ -122,13 +125,13 @@ impl Cells {
             scratch,
             stream_cells,
             tables: vec![None; streams],
-            placed: false,
             shown: None,
             opened: None,
             writes: Vec::new(),
+            unwritten: None,
             refused: None,
         };
-        cells.place()?;
+        cells.place(false)?;
         Ok(cells)
     }
 
@@ -173,19 +176,16 @@ impl Cells {
         Area { keys, values, first: 0, cells: self.book.cells() }
     }
 
-    /// Brings the book's places to the GPU.
-    fn place(&mut self) -> Result<(), String> {
-        if !self.placed {
-            let (places, cell_of, hidden) = self.book.places();
-            self.plan.set_places(&places, &cell_of, &hidden).map_err(failed)?;
-            (self.placed, self.shown) = (true, None);
-        }
-        Ok(())
+    /// Brings the book's places to the GPU. `masked`: a mask hides cells that are not written.
+    fn place(&mut self, masked: bool) -> Result<(), String> {
+        let places = if masked { self.book.filled_places() } else { self.book.places() };
+        self.shown = None;
+        self.plan.set_places(places).map_err(failed)
     }
 
     pub(super) fn clear(&mut self) -> Result<(), String> {
         self.book.clear();
-        (self.placed, self.opened, self.refused) = (false, None, None);
+        (self.opened, self.refused) = (None, None);
         self.plan.take_lost().map_err(failed)?;
         self.tables.fill(None);
         for layer in &mut self.layers {
@@ -197,7 +197,7 @@ impl Cells {
         for layer in &mut self.layers {
             layer.layer.pool().zero_places().map_err(failed)?;
         }
-        self.place()
+        self.place(false)
     }
 
     /// Takes bytes that the host writes to a tensor. The next graph, or the next read, encodes them.
@@ -239,14 +239,15 @@ impl Cells {
             }
             self.close(number, &settled)?;
         }
-        (self.book, self.placed, self.opened) = (book, false, None);
+        (self.book, self.opened) = (book, None);
         self.forget_lost()?;
-        self.place()
+        self.place(false)
     }
 
     /// Tells the GPU which pages are opened to the area, and what closes from it.
     fn plan_area(&mut self, settled: &Settled) -> Result<(), String> {
         let closed = self.book.closed_in(0..self.book.cells());
+        self.place(false)?;
         self.plan.set_opening(&closed).map_err(failed)?;
         self.plan.set_closing(&settled.stash, &settled.close).map_err(failed)
     }
@@ -270,6 +271,7 @@ impl Cells {
         }
         let (pages, area) = (self.book.closed_in(first..last), self.area(layer));
         self.opened = None;
+        self.place(false)?;
         self.plan.set_opening(&pages).map_err(failed)?;
         let is_lost = self.is_lost(first..last);
         let pool = self.layers[layer].layer.pool();
@@ -284,6 +286,7 @@ impl Cells {
     pub(super) fn open_all(&mut self, places: &[(usize, *mut c_void)]) -> Result<(), String> {
         self.flush()?;
         let closed = self.book.closed_in(0..self.book.cells());
+        self.place(false)?;
         self.plan.set_opening(&closed).map_err(failed)?;
         for layer in &mut self.layers {
             let of = |side: usize| {
@@ -308,12 +311,11 @@ impl Cells {
         wait: &dyn Fn(),
     ) -> Result<Result<Begun, String>, String> {
         self.flush()?;
-        (self.shown, self.opened, self.refused) = (None, None, None);
+        (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
         self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
         let (mut few, mut shifts, mut first) = (true, false, Vec::new());
-        // Cells that attention sees in each stream.
-        let mut seen: Vec<Option<usize>> = vec![None; self.tables.len()];
+        let mut steps = Steps { masked: true, seen: vec![None; self.tables.len()], ..Steps::default() };
         // Layers in the order of the graph. One that comes again would be opened without the rows of this graph.
         let mut order: Vec<usize> = Vec::new();
         for node in ops {
@@ -328,6 +330,11 @@ impl Cells {
             match (kind, self.side_of(op)) {
                 (Op::SetRows, Some((layer, side))) => match self.cells_of(seam, op, layer, wait) {
                     Ok(cells) => {
+                        let first = op.view_offset() / (2 * self.width(layer));
+                        let indices = (op.src[1] as usize, cells.len(), first);
+                        if !steps.indices.contains(&indices) {
+                            steps.indices.push(indices);
+                        }
                         let known = &mut written[layer][side];
                         if known.is_some() {
                             few = false;
@@ -341,12 +348,12 @@ impl Cells {
                     let Some(layer) = self.attended(op) else {
                         return Ok(Err("attention has keys and values in another layout".into()));
                     };
-                    few = few && self.is_few(op, layer) && self.sees(op, layer, &mut seen);
-                    if let Some(mask) = source(op, 3) {
-                        let origin = origin_of(seam, mask);
-                        let cells = lock(&seam.inputs);
-                        let cells = cells.first(origin).iter();
-                        first.extend(cells.map(|(stream, cell)| stream * self.stream_cells + cell));
+                    few = few && self.is_few(op, layer) && self.sees(op, layer, &mut steps.seen);
+                    let origin = source(op, 3).map(|mask| origin_of(seam, mask));
+                    steps.masked &= origin.is_some();
+                    if let Some(origin) = origin.filter(|origin| !steps.masks.contains(&(*origin as usize))) {
+                        steps.masks.push(origin as usize);
+                        first.extend(self.first_cells(&lock(&seam.inputs), origin));
                     }
                 }
                 _ => {
@@ -364,19 +371,8 @@ impl Cells {
         }
         let cells = cells.unwrap_or_default();
         self.writes.clone_from(&cells);
-        if few && !shifts && self.book.write(&cells) {
-            self.book.mark(&first);
-            self.placed &= cells.is_empty();
-            self.place()?;
-            for (stream, seen) in seen.iter().enumerate() {
-                let Some(seen) = seen else { continue };
-                let table = self.book.closed(stream, seen.div_ceil(PAGE));
-                if self.tables[stream].as_ref() != Some(&table) {
-                    self.plan.set_table(stream, &table).map_err(failed)?;
-                    self.tables[stream] = Some(table);
-                }
-            }
-            return Ok(Ok(Begun::Few));
+        if few && !shifts && self.begin_few(&cells, &first, &steps)? {
+            return Ok(Ok(Begun::Few(steps)));
         }
         let count = order.len();
         order.sort_unstable();
@@ -396,27 +392,42 @@ impl Cells {
         Ok(Ok(Begun::Area { settled, book: Box::new(book) }))
     }
 
-    /// Writes rows to places.
+    /// Writes rows to places. The first side of a layer waits for the other one, or for [`write_rest`](Self::write_rest).
     pub(super) fn write(&mut self, op: &Tensor) -> Result<(), String> {
         let lost = || "an operation on a cache has changed".to_owned();
         let (layer, side) = self.side_of(op).ok_or_else(lost)?;
         let (rows, indices) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
         let offset = op.view_offset();
-        let write = Write {
-            values: side == 1,
-            rows: address(rows.data),
-            stride: rows.nb[1] / 4,
+        let given = Some((address(rows.data), rows.nb[1] / 4));
+        if let Some((_, write)) =
+            self.unwritten.as_mut().filter(|(of, write)| *of == layer && write.rows[side].is_none())
+        {
+            write.rows[side] = given; // `begin` found that both sides write the same cells
+            return self.write_rest();
+        }
+        self.write_rest()?;
+        let mut write = Write {
+            rows: [None; 2],
             indices: address(indices.data),
             wide: indices.kind == I64,
             count: size(rows, 1),
             first: offset / (2 * self.width(layer)),
         };
+        write.rows[side] = given;
+        self.unwritten = Some((layer, write));
+        Ok(())
+    }
+
+    /// Writes the rows that wait. The host calls it before memory of these rows can change.
+    pub(super) fn write_rest(&mut self) -> Result<(), String> {
+        let Some((layer, write)) = self.unwritten.take() else { return Ok(()) };
         self.layers[layer].layer.pool().write(&self.plan, &write).map_err(failed)
     }
 
     /// Attends on compressed pages.
     pub(super) fn attend(&mut self, op: &Tensor) -> Result<(), String> {
         let lost = || "an attention has changed".to_owned();
+        self.write_rest()?;
         let layer = self.attended(op).ok_or_else(lost)?;
         let (queries, keys) = (source(op, 0).ok_or_else(lost)?, source(op, 1).ok_or_else(lost)?);
         let offset = keys.view_offset();
@@ -498,7 +509,11 @@ impl Cells {
     /// Ends a graph.
     pub(super) fn end(&mut self, begun: Begun) -> Result<(), String> {
         match begun {
-            Begun::Few => {
+            Begun::Few(_) => {
+                if !self.book.closes() {
+                    return Ok(());
+                }
+                self.place(false)?; // rows of cells that are not written stay where they are
                 let Some(settled) = self.book.settle(&[]) else { return Ok(()) };
                 self.plan.set_opening(&[]).map_err(failed)?;
                 self.plan.set_closing(&settled.stash, &settled.close).map_err(failed)?;
@@ -507,17 +522,16 @@ impl Cells {
                     self.layers[layer].layer.pool().open(&self.plan, &area).map_err(failed)?;
                     self.close(layer, &settled)?;
                 }
-                self.placed = false;
                 self.forget_lost()?;
-                self.place()
+                self.place(false)
             }
             Begun::Area { settled, book } => {
                 if let Some(layer) = self.opened {
                     self.close(layer, &settled)?;
                 }
-                (self.book, self.opened, self.placed) = (*book, None, false);
+                (self.book, self.opened) = (*book, None);
                 self.forget_lost()?;
-                self.place()
+                self.place(false)
             }
         }
     }
@@ -525,7 +539,7 @@ impl Cells {
     /// Returns whether the end of a graph has work for the GPU.
     pub(super) fn is_idle(&self, begun: &Begun) -> bool {
         match begun {
-            Begun::Few => !self.book.closes(),
+            Begun::Few(_) => !self.book.closes(),
             Begun::Area { .. } => false,
         }
     }

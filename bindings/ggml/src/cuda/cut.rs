@@ -9,8 +9,8 @@
 //! ```
 
 use super::cache::{Cache, Plan};
-use super::cells::Begun;
-use super::wrap::{Seam, Wrapped, seam};
+use super::cells::{Begun, Cells, Steps};
+use super::wrap::{Known, Seam, Wrapped, seam};
 use super::{Op, Status};
 use crate::abi::{Backend, FAILED, Graph, SUCCESS, Tensor};
 use crate::guarded;
@@ -32,11 +32,6 @@ pub(super) extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void
             let nodes = (seam.functions.ggml_graph_nodes)(graph);
             core::slice::from_raw_parts(nodes, usize::try_from(count).unwrap_or(0))
         };
-        let touched = touched(seam, nodes);
-        if touched.is_empty() {
-            return (wrapped.own.graph_compute)(backend, graph);
-        }
-        let _turn = seam.gpus[wrapped.gpu].take_turn();
         let mut cut = Cut {
             seam,
             wrapped: &wrapped,
@@ -48,9 +43,22 @@ pub(super) extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void
             forked: false,
             behind: false,
             awaited: false,
+            unwritten: None,
             recording: false,
         };
-        match cut.compute(&touched) {
+        let done = cut.known().and_then(|known| {
+            let _turn = seam.gpus[wrapped.gpu].take_turn();
+            cut.repeat(&known).transpose()
+        });
+        let done = done.unwrap_or_else(|| {
+            let touched = touched(seam, nodes);
+            if touched.is_empty() {
+                return Ok((wrapped.own.graph_compute)(backend, graph));
+            }
+            let _turn = seam.gpus[wrapped.gpu].take_turn();
+            cut.compute(&touched)
+        });
+        match done {
             Ok(status) => status,
             Err(why) => seam.instance.fail(&why),
         }
@@ -92,6 +100,8 @@ struct Cut<'a> {
     behind: bool,
     /// Whether CUDA's next part reads what our stream writes.
     awaited: bool,
+    /// The cache with rows that wait to be written.
+    unwritten: Option<Arc<Cache>>,
     /// Whether work is recorded and not run.
     recording: bool,
 }
@@ -132,10 +142,42 @@ impl Cut<'_> {
             Err(why) => Err(why),
         };
         self.forget_inputs(touched);
+        self.joined(done)
+    }
+
+    fn joined(&mut self, done: Result<Status, String>) -> Result<Status, String> {
         let joined = self.join();
         let status = done?;
         joined?;
         Ok(status)
+    }
+
+    /// Returns this graph if it is recorded.
+    fn known(&self) -> Option<Arc<Known>> {
+        let uid = self.uid()?;
+        lock(&self.wrapped.recorded).last.clone().filter(|known| known.uid == uid)
+    }
+
+    /// Runs a recorded graph again, without a look at its nodes. Returns `None` if that does not suffice.
+    fn repeat(&mut self, known: &Known) -> Result<Option<Status>, String> {
+        for (cache, steps) in &known.caches {
+            if !cache.begin_again(self.seam, steps)? {
+                return Ok(None);
+            }
+        }
+        let Some((cache, _)) = known.caches.first() else { return Ok(None) };
+        let part = |(cache, steps): &(Arc<Cache>, Steps)| Part {
+            cache: cache.clone(),
+            begun: Some(Begun::Few(steps.clone())),
+        };
+        // SAFETY: the host computes the same graph, so its tensors are where they were. Caches keep their addresses.
+        let done =
+            self.fork(cache).and_then(|()| unsafe { known.recording.run() }.map_err(|why| why.to_string()));
+        let done = done.and_then(|()| self.end(known.caches.iter().map(part).collect()));
+        let mut inputs = lock(&self.seam.inputs);
+        known.caches.iter().flat_map(|(_, steps)| steps.inputs()).for_each(|tensor| inputs.used(tensor));
+        drop(inputs);
+        self.joined(done).map(Some)
     }
 
     /// Points all tensors of the graph that view a cache at its f16 rows.
@@ -157,17 +199,20 @@ impl Cut<'_> {
 
     /// Runs a graph. From the second time on, a graph of a few tokens is one graph of CUDA's.
     fn run_or_repeat(&mut self, caches: &[Part], of_node: &[usize]) -> Result<Status, String> {
-        let few =
-            caches.iter().find(|part| matches!(part.begun, Some(Begun::Few))).map(|part| part.cache.clone());
-        let all = caches.iter().all(|part| matches!(part.begun, Some(Begun::Few)));
-        let (Some(cache), Some(uid)) = (few.filter(|_| all), self.uid()) else {
+        let few = |part: &Part| match &part.begun {
+            Some(Begun::Few(steps)) => Some((part.cache.clone(), steps.clone())),
+            _ => None,
+        };
+        let all: Option<Vec<_>> = caches.iter().map(few).collect();
+        let (Some(known), Some(uid)) = (all.filter(|all| !all.is_empty()), self.uid()) else {
             return self.run(caches, of_node);
         };
+        let cache = known[0].0.clone();
         let recorded = &mut *lock(&self.wrapped.recorded);
-        if let Some((_, recording)) = recorded.last.as_ref().filter(|(number, _)| *number == uid) {
+        if let Some(known) = recorded.last.as_ref().filter(|known| known.uid == uid) {
             self.fork(&cache)?;
-            // SAFETY: the host computes the same graph, so its tensors are where they were. Caches keep their addresses.
-            unsafe { recording.run() }.map_err(|why| why.to_string())?;
+            // SAFETY: as in `repeat`.
+            unsafe { known.recording.run() }.map_err(|why| why.to_string())?;
             return Ok(SUCCESS);
         }
         if recorded.seen != uid || recorded.failed || !self.can_record() {
@@ -180,7 +225,7 @@ impl Cut<'_> {
                 self.fork(&cache)?;
                 // SAFETY: as above.
                 unsafe { recording.run() }.map_err(|why| why.to_string())?;
-                recorded.last = Some((uid, recording));
+                recorded.last = Some(Arc::new(Known { uid, recording, caches: known }));
                 Ok(SUCCESS)
             }
             Err(why) => {
@@ -267,13 +312,16 @@ impl Cut<'_> {
             let op = unsafe { &*self.nodes[node] };
             let cache = part.cache.clone();
             let status = match begun {
-                Begun::Few => {
+                Begun::Few(_) => {
+                    if self.unwritten.as_ref().is_some_and(|other| !Arc::ptr_eq(other, &cache)) {
+                        self.write_rest()?;
+                    }
                     self.fork(&cache)?;
                     cache.with_cells(|cells| match self.seam.op(op) {
                         Op::SetRows => cells.write(op),
                         _ => cells.attend(op),
                     })?;
-                    self.awaited = true;
+                    (self.awaited, self.unwritten) = (true, Some(cache));
                     SUCCESS
                 }
                 Begun::Area { settled, .. } => {
@@ -292,7 +340,12 @@ impl Cut<'_> {
                 return Ok(status);
             }
         }
+        self.write_rest()?;
         self.hand_on(start, self.nodes.len())
+    }
+
+    fn write_rest(&mut self) -> Result<(), String> {
+        self.unwritten.take().map_or(Ok(()), |cache| cache.with_cells(Cells::write_rest))
     }
 
     /// Opens the layer of an operation, if another one is open.
@@ -351,6 +404,7 @@ impl Cut<'_> {
         if !self.nodes[first..end].iter().any(works) {
             return Ok(SUCCESS);
         }
+        self.write_rest()?; // CUDA's operations may use the memory of these rows
         // Only what was computed on compressed pages is read by CUDA's operations.
         if self.awaited {
             self.join()?;

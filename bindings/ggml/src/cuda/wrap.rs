@@ -6,6 +6,7 @@
 mod transfers;
 
 use super::cache::Cache;
+use super::cells::Steps;
 use super::inputs::Inputs;
 use super::told::{Purpose, Told};
 use super::{Op, cells, cut, op_of};
@@ -82,9 +83,17 @@ pub(super) struct Wrapped {
 pub(super) struct Recorded {
     /// The number of the last graph that was not recorded.
     pub(super) seen: u64,
-    pub(super) last: Option<(u64, gpu::Recording)>,
+    pub(super) last: Option<Arc<Known>>,
     /// Whether a recording has failed. There is no other attempt then.
     pub(super) failed: bool,
+}
+
+/// A recorded graph.
+pub(super) struct Known {
+    pub(super) uid: u64,
+    pub(super) recording: gpu::Recording,
+    /// Its caches, and what it asks of each.
+    pub(super) caches: Vec<(Arc<Cache>, Steps)>,
 }
 
 // SAFETY: as for `Seam`. The host uses a backend from one thread at a time.

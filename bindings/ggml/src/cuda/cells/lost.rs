@@ -15,8 +15,7 @@ impl Cells {
         if lost.is_empty() {
             return Ok(());
         }
-        self.book.lose(&lost);
-        self.placed = false;
+        self.book.lose(&lost); // `place` follows
         // CUDA's attention would multiply a weight of 0 with what lies behind a mask.
         self.scratch.zero().map_err(failed)?;
         let written = |cell: &usize| self.is_lost(*cell..*cell + 1);
