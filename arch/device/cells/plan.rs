@@ -15,7 +15,7 @@ pub struct CellPlan {
     pub(super) places: Buffer<u32>,
     pub(super) cell_of: Buffer<u32>,
     pub(super) hidden: Buffer<u64>,
-    /// What `places`, `cell_of` and `hidden` have.
+    /// The contents of `places`, `cell_of` and `hidden`.
     placed: (Vec<u32>, Vec<u32>, Vec<u64>),
     pub(super) table: Buffer<u32>,
     pub(super) words: Buffer<u32>,

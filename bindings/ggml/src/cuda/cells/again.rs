@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What such a graph asks of a cache.
+/// The requests of such a graph to a cache.
 #[derive(Clone, Debug, Default)]
 pub(in crate::cuda) struct Steps {
     /// Tensors of cells: their address, how many cells are written, and the cell that they count from.
