@@ -36,6 +36,7 @@ pub use crate::codec::trellis::{Trellis, TrellisSpec};
 pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
 pub use crate::codec::{CentreCode, Codec, Pages, PlanePages, PlaneRows, Planes};
+pub use crate::page::PAGE;
 pub use crate::random::{HeadId, Role};
 pub use crate::sketch::{SketchKind, SketchSpec};
 pub use crate::spec::{CodecInfo, Key};

@@ -48,6 +48,10 @@ use core::ops::{Deref, Range};
 use lean::Lean;
 use octaplex_arch::MAX_PAGES;
 
+/// Tokens of a page in the default configuration of caches and chunks, rows of a page of
+/// `Codec::encode_rows`, and cells of a page of `cells`.
+pub const PAGE: usize = 64;
+
 /// The bytes of one side of a head: its keys or its values.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Part<'a> {
