@@ -290,7 +290,7 @@ fn the_modules_of_src() {
 fn files_stay_readable() {
     for (name, text) in rust_files() {
         let limit = match &*name {
-            name if name.contains("tables") => usize::MAX,
+            name if name.starts_with("src/codebook/") && name.ends_with("tables.rs") => usize::MAX,
             name if name.contains("tests/") => 700,
             _ => 620,
         };
