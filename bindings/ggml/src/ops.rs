@@ -1,6 +1,6 @@
 //! The operations on caches that the host requests.
 
-use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor};
+use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor, size, source};
 use crate::instance::{Instance, lock};
 use crate::store::{self, Rows, Store};
 use core::ffi::c_int;
@@ -17,15 +17,6 @@ const ROWS: usize = 64;
 
 /// Queries of each head that help to decide the balance of keys.
 const SAMPLE: usize = 256;
-
-fn source(op: &Tensor, number: usize) -> Option<&Tensor> {
-    // SAFETY: sources are null or tensors of the host's.
-    unsafe { op.src[number].as_ref() }
-}
-
-fn size(tensor: &Tensor, axis: usize) -> usize {
-    usize::try_from(tensor.ne[axis]).unwrap_or(0)
-}
 
 /// Returns a row of a tensor in the host's memory.
 ///
