@@ -252,10 +252,8 @@ fn the_modules_of_src() {
         "profile.rs",
         "rotation.rs",
         "rows.rs",
-        "sketch.rs",
         "spec.rs",
         "random.rs",
-        "typed.rs",
         "verify.rs",
     ];
     for (name, _) in files("src", &["rs"]) {

@@ -62,7 +62,7 @@ use spec::{BDIR, BNRM, ROUNDS};
 /// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.4));
 /// # Ok::<(), Error>(())
 /// ```
-pub type Octopus<const D: usize> = crate::typed::Typed<Core, D>;
+pub type Octopus<const D: usize> = crate::codec::typed::Typed<Core, D>;
 
 /// The codec at a width known at run time.
 #[derive(Clone, Debug)]

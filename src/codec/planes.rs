@@ -7,11 +7,10 @@
 
 use super::query::QueryFormat;
 use super::scratch::{bytes_of, with_scratch, words_for};
-use super::{Codec, SMALLEST_NORM, norm, read_f16, to_f16};
+use super::{Codec, SMALLEST_NORM, in_page, norm, read_f16, to_f16};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, lloyd_max};
-use crate::page::in_page;
 use crate::rotation::Rotation;
 use octaplex_arch::{MAX_PAGES, Packing, Rows};
 

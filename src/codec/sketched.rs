@@ -12,7 +12,7 @@ use super::query::QueryFormat;
 use super::scratch::with_scratch;
 use super::{Codec, check_accumulate, check_block, check_score, read_f16, score_checked, to_f16};
 use crate::Error;
-use crate::sketch::{Sketch, SketchSpec};
+use crate::codec::sketch::{Sketch, SketchSpec};
 use octaplex_arch::{Float, Rows, SignRows};
 
 /// The interface of a coarse codec to the sketch. Rows begin with its blocks, and are longer.

@@ -31,11 +31,11 @@ use super::{
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::codec::turboquant::Gain;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 

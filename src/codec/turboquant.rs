@@ -24,11 +24,11 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use half::f16;
 use octaplex_arch::{Float, Packing, Rows};
