@@ -24,9 +24,6 @@ pub(crate) trait Coarse: Rotated {
     /// Returns the type of the norm at the front of a block.
     fn norm_format(&self) -> Float;
 
-    /// Reads the norm of a block.
-    fn read_norm(&self, block: &[u8]) -> f32;
-
     /// Encodes a vector, and writes its residual in the rotated basis if requested. Returns `true`
     /// for a block of zeros, whose residual is not written.
     ///
@@ -37,13 +34,6 @@ pub(crate) trait Coarse: Rotated {
         block: &mut [u8],
         residual: Option<&mut [f32]>,
     ) -> Result<bool, Error>;
-
-    /// Checks that the norm of every row is one that encoding writes.
-    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error>;
-
-    /// Returns whether such a norm always makes scores non-finite. See
-    /// `Kernels::scores_tell_scales`.
-    fn scores_tell_norms(&self) -> bool;
 }
 
 /// A codec with a sketch, at a width known at run time.
