@@ -1,7 +1,7 @@
 //! Calls codecs, each call within [`measured`]. `ci/instructions.sh` runs it under callgrind, which counts the instructions. A line
 //! has backend, codec and width, the call, and the number of rows. Without callgrind nothing is measured.
 
-use octaplex::codecs::{Codec, HeadId};
+use octaplex::codecs::{Codec, HeadId, PAGE};
 use octaplex::{Backend, CodecSpec};
 use std::hint::black_box;
 
@@ -17,8 +17,6 @@ const CASES: [(&str, &str); 8] = [
     ("portable", "trellis"),
 ];
 const DIM: usize = 128;
-/// Rows of a page.
-const PAGE: usize = 64;
 /// Rows that queries go over.
 const ROWS: usize = 4 * PAGE;
 const QUERIES: usize = 8;

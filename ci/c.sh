@@ -44,6 +44,7 @@ if [[ ${1:-} == cargo-c ]]; then
   # In a folder of its own: cargo-c has another Cargo in it, after whose builds of scripts the other builds everything anew.
   ci/printed.sh bindings/c/README.md bash - >"$folder/lines"
   CARGO_TARGET_DIR=$folder/build bash -euxo pipefail "$folder/lines"
+  # shellcheck disable=SC2046 # several options
   cc bindings/c/examples/attention.c $(PKG_CONFIG_PATH=$PREFIX/lib/pkgconfig pkg-config --cflags --libs octaplex) -o "$PREFIX/attention"
 else
   ci/printed.sh bindings/c/README.md
@@ -64,7 +65,10 @@ sed -i 's/octaplex::octaplex/octaplex::static/' "$folder/cmake/CMakeLists.txt"
 cmake --build "$folder/cmake/build" >/dev/null
 "$folder/cmake/build/attention" | diff "$folder/by-pkg-config" -
 # An empty prefix, as of a variable that is not set, would install into /.
-! cmake -S bindings/c -B "$folder/cmake/empty" -DCMAKE_INSTALL_PREFIX= 2>"$folder/cmake/said" >/dev/null
+if cmake -S bindings/c -B "$folder/cmake/empty" -DCMAKE_INSTALL_PREFIX= 2>"$folder/cmake/said" >/dev/null; then
+  echo "CMake takes an empty prefix" >&2
+  exit 1
+fi
 grep -qF "CMAKE_INSTALL_PREFIX is empty" "$folder/cmake/said"
 # The requests that CMake's version file answers, and those that it refuses.
 finds() { # finds REQUEST
@@ -81,13 +85,14 @@ for request in 0.0 0.2 "${version%.*}.99" 1 1.0 "0.1.0.1 EXACT"; do
 done
 say "the test, with debug assertions and without"
 cargo build --quiet --locked -p octaplex-c -p octaplex-arch --lib --test fuzz_replay # the library as tests have it
-debug=target/debug/liboctaplex_c.a release=$PREFIX/lib/liboctaplex.a
+release=$PREFIX/lib/liboctaplex.a
+declare -A libraries=([debug]=target/debug/liboctaplex_c.a [release]=$release)
 strict=(-std=c11 -Wall -Wextra -Werror -Wconversion -Wshadow -g -O1 -Ibindings/c)
 link=(-lpthread -ldl -lm)
 for compiler in gcc clang; do
   for profile in debug release; do
     program=$folder/$compiler-$profile
-    "$compiler" "${strict[@]}" bindings/c/tests/interface.c "${!profile}" "${link[@]}" -o "$program"
+    "$compiler" "${strict[@]}" bindings/c/tests/interface.c "${libraries[$profile]}" "${link[@]}" -o "$program"
     "$program"
   done
   "$folder/$compiler-debug" freed

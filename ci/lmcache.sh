@@ -18,7 +18,7 @@ command -v valkey-server redis-server >/dev/null || ci/install.sh redis-server
 install() { "$target/lmcache/bin/pip" install --quiet --disable-pip-version-check "$@"; }
 # LMCache also depends on cupy, transformers and clients of cloud stores. The tests import none of them.
 install --no-deps lmcache==0.5.6
-install "${OCTAPLEX_TORCH:-torch==2.9.1}" 'numpy<=2.2.6' pytest==9.2.0 'setuptools<81' aiofile aiofiles aiohttp blake3 cachetools fastapi httpx msgspec \
+install "${OCTAPLEX_TORCH:-torch==2.9.1}" 'numpy<=2.2.6' --constraint ci/requirements.txt pytest 'setuptools<81' aiofile aiofiles aiohttp blake3 cachetools fastapi httpx msgspec \
   cryptography numba nvtx 'opentelemetry-api<=1.40.0' 'opentelemetry-sdk<=1.40.0' 'prometheus_client<=0.24.1' psutil py-cpuinfo pyyaml pyzmq redis requests sortedcontainers
 CARGO_TARGET_DIR=$PWD/target install --no-deps --force-reinstall ./bindings/python
 cd bindings/python

@@ -7,7 +7,7 @@
 #
 # Each script gets OCTAPLEX_NEWEST=1, which makes it install the newest versions, not those that it pins. The end says which failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 export OCTAPLEX_NEWEST=1
 failed=()
 (($#)) || set -- transformers llama llama/programs

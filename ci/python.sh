@@ -24,14 +24,14 @@ rm -rf target/venv
 CARGO_PROFILE_RELEASE_OPT_LEVEL=1 PIP_DISABLE_PIP_VERSION_CHECK=1 ci/printed.sh bindings/python/README.md
 say "a source distribution, whose parts find one another"
 python3 -m venv --clear "$target/build"
-"$target/build/bin/pip" install --quiet --disable-pip-version-check maturin==1.16.0
+"$target/build/bin/pip" install --quiet --disable-pip-version-check --constraint ci/requirements.txt maturin
 rm -rf "$target/sdist"
 "$target/build/bin/maturin" sdist --manifest-path bindings/python/Cargo.toml --out "$target/sdist"
 tar -xzf "$target"/sdist/octaplex-*.tar.gz -C "$target/sdist" --strip-components=1
 cargo metadata --quiet --locked --format-version 1 --manifest-path "$target/sdist/bindings/python/Cargo.toml" >/dev/null
 for licence in MIT APACHE numpy; do [[ -s $target/sdist/licenses/LICENSE-$licence ]]; done
 say "tests"
-target/venv/bin/pip install --quiet --disable-pip-version-check pytest==9.2.0 ml_dtypes==0.6.0 mypy==2.4.1 ${OCTAPLEX_TORCH:+"$OCTAPLEX_TORCH"}
+target/venv/bin/pip install --quiet --disable-pip-version-check --constraint ci/requirements.txt pytest ml_dtypes mypy ${OCTAPLEX_TORCH:+"$OCTAPLEX_TORCH"}
 say "the example"
 (
   mkdir -p "$target/example"

@@ -34,7 +34,7 @@ prepare() { # installs compilers, and sets what all builds share
   python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
   command -v cmake >/dev/null || ci/install.sh cmake
   [[ -x $tools/bin/python ]] || python3 -m venv "$tools"
-  "$tools/bin/pip" install --quiet --disable-pip-version-check ziglang==0.17.1 cargo-zigbuild==0.24.1 maturin==1.16.0
+  "$tools/bin/pip" install --quiet --disable-pip-version-check --constraint ci/requirements.txt ziglang cargo-zigbuild maturin
   export PATH=$tools/bin:$PATH CARGO_TARGET_DIR=$root/target/release-build CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_INCREMENTAL=0
   SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
   CARGO_ENCODED_RUSTFLAGS=$(printf -- '--remap-path-prefix=%s=octaplex\x1f--remap-path-prefix=%s=cargo' "$root" "${CARGO_HOME:-$HOME/.cargo}/registry/src")
@@ -184,6 +184,7 @@ make() { # make TARGET...
       *) echo "ci/release.sh make: TARGET is one of ${all[*]}" >&2; exit 2 ;;
     esac
   done
+  # shellcheck disable=SC2094 # the list does not contain itself
   (cd "$dist" && find . -type f ! -name SHA256SUMS -printf '%P\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS)
 }
 

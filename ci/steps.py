@@ -83,7 +83,8 @@ TABLE = (
     ("benches/instructions.rs", "lints, instructions"),
     ("benches/*", "lints, cross wasm"),
     # Files that no step runs. `format` reads some of them.
-    ("ci/release* ci/systems.sh .github/* ruff.toml", ""),
+    ("ci/release* ci/systems.sh .github/* ruff.toml .shellcheckrc", ""),
+    ("ci/requirements.txt", "python"),
     # Scripts. One of a step runs the step: see `steps_of`. These run by hand.
     (" ".join(f"ci/{name}" for name in (
         "book.py dependencies.sh docs.py figures.py gpu.sh hip.sh lmcache.sh models.sh newest.sh soak.sh tables.py texts.sh transformers.sh"

@@ -26,6 +26,6 @@ if [[ $# -gt 0 ]]; then
 fi
 export CARGO_TARGET_DIR=$target
 python3 -m venv --clear "$target/transformers"
-"$target/transformers/bin/pip" install --quiet --disable-pip-version-check ./bindings/python pytest==9.2.0 ml_dtypes==0.6.0 "${OCTAPLEX_TORCH:-torch==2.9.1}" "$transformers" gguf==0.19.0 accelerate==1.15.0 sentencepiece==0.2.3
+"$target/transformers/bin/pip" install --quiet --disable-pip-version-check --constraint ci/requirements.txt ./bindings/python pytest ml_dtypes "${OCTAPLEX_TORCH:-torch==2.9.1}" "$transformers" gguf==0.19.0 accelerate==1.15.0 sentencepiece==0.2.3
 cd bindings/python
 "$target/transformers/bin/python" -m pytest -q -rs -p no:cacheprovider "${tests[@]}"

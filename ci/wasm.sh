@@ -22,7 +22,7 @@ fi
 command -v "${CHROMIUM:-chromium}" >/dev/null || ci/install.sh chromium
 # rustup's target, or Debian's compiler as in ci/cross.sh, which may not have run yet.
 if ! [[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown) ]]; then
-  [[ -d /usr/lib/rustlib/src/rust/library ]] && command -v wasm-ld >/dev/null || ci/install.sh rustc-web rust-web-src lld
+  if ! [[ -d /usr/lib/rustlib/src/rust/library ]] || ! command -v wasm-ld >/dev/null; then ci/install.sh rustc-web rust-web-src lld; fi
 fi
 # Run the README's commands in an empty project.
 rm -rf "$project"

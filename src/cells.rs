@@ -25,6 +25,7 @@ mod close;
 mod first;
 mod page;
 
+pub use crate::page::PAGE;
 pub use attend::{CellAttend, CellMask, Partial};
 
 use crate::backend::Kernels;
@@ -39,9 +40,6 @@ use close::Basis;
 use core::ops::Range;
 use half::f16;
 use page::{Body, Page};
-
-/// Cells in a page.
-const PAGE: usize = 64;
 
 /// Runs tasks 0..n in any order and on any threads, and returns when all have run.
 pub type Tasks<'a> = dyn Fn(usize, &(dyn Fn(usize) + Sync)) + 'a;

@@ -20,11 +20,13 @@ pub(crate) mod polarquant;
 pub(crate) mod qjl;
 pub(crate) mod query;
 pub(crate) mod scratch;
+pub(crate) mod sketch;
 mod sketched;
 pub(crate) mod tq3_0;
 pub(crate) mod trellis;
 pub(crate) mod turboquant;
 pub(crate) mod turboquant_qjl;
+pub(crate) mod typed;
 
 pub(crate) use checks::*;
 

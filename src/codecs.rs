@@ -31,25 +31,26 @@ pub use crate::codec::octopus::{NormFormat, Octopus, OctopusSpec, Rounding, Tail
 pub use crate::codec::octopus_qjl::{OctopusQjl, OctopusQjlSpec};
 pub use crate::codec::polarquant::{Depth, PolarQuant, PolarQuantSpec};
 pub use crate::codec::qjl::{Qjl, QjlSpec};
+pub use crate::codec::sketch::{SketchKind, SketchSpec};
 pub use crate::codec::tq3_0::{Tq3, Tq3Spec, Tq3Variant};
 pub use crate::codec::trellis::{Trellis, TrellisSpec};
 pub use crate::codec::turboquant::{Gain, RotationKind, TurboQuant, TurboQuantSpec};
 pub use crate::codec::turboquant_qjl::{TurboQuantQjl, TurboQuantQjlSpec};
+pub use crate::codec::typed::{Query, Typed};
 pub use crate::codec::{CentreCode, Codec, Pages, PlanePages, PlaneRows, Planes};
+pub use crate::page::PAGE;
 pub use crate::random::{HeadId, Role};
-pub use crate::sketch::{SketchKind, SketchSpec};
 pub use crate::spec::{CodecInfo, Key};
-pub use crate::typed::{Query, Typed};
 pub use octaplex_arch::MAX_WEIGHT;
 
 use crate::codebook::WIDTHS;
 use crate::codec::planes::LEAD;
+use crate::codec::typed::forward_codec;
 use crate::codec::{
     additive, float, fp8, ggml, graded, hqmq, int, octopus, octopus_qjl, outliers, polarquant, qjl, tq3_0,
     trellis, turboquant, turboquant_qjl,
 };
 use crate::spec::{Spec, as_text, parse_keys, print_keys};
-use crate::typed::forward_codec;
 use crate::{Backend, Error};
 use core::fmt;
 use core::str::FromStr;
@@ -386,8 +387,8 @@ impl CodecSpec {
     /// Returns the largest number of bytes of a codec of this spec: its type, and matrices, sets and books on the heap.
     #[cfg(feature = "alloc")]
     pub(crate) fn memory_bytes(&self, dim: usize) -> usize {
+        use crate::codec::sketch::{SketchKind::Gauss, SketchSpec};
         use crate::rotation::RotationKind::{self, Haar};
-        use crate::sketch::{SketchKind::Gauss, SketchSpec};
         // A dense matrix and its transpose have 2·D² values in f32.
         let matrix = |is_dense: bool| if is_dense { 8 * dim * dim } else { 0 };
         let rotation = |kind: RotationKind| matrix(kind == Haar);

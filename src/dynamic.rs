@@ -2,10 +2,8 @@
 
 use crate::Error;
 use crate::codec::{Codec, at_row, count_rows};
+use crate::page::PAGE;
 use alloc::vec::Vec;
-
-/// The number of rows in a page that `encode_rows` writes.
-const PAGE: usize = 64;
 
 /// Methods that take any number of rows, [`dim`](Codec::dim) values each, and return vectors.
 ///
@@ -21,7 +19,7 @@ const PAGE: usize = 64;
 /// # Ok::<(), octaplex::Error>(())
 /// ```
 impl dyn Codec + '_ {
-    /// Encodes rows in pages of 64. With the feature `rayon` it uses all cores.
+    /// Encodes rows in pages of 64 ([`PAGE`](crate::codecs::PAGE)). With the feature `rayon` it uses all cores.
     ///
     /// For most codecs the result is one block after the other. Codecs that keep outliers (`med`)
     /// append a list to each page.

@@ -131,9 +131,7 @@ pub mod profile;
 mod random;
 mod rotation;
 mod rows;
-mod sketch;
 mod spec;
-mod typed;
 pub mod verify;
 
 pub use attention::Attend;

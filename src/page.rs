@@ -42,11 +42,15 @@ pub(crate) use shape::{Shape, Sizes, is_finite_f16};
 
 use crate::Error;
 use crate::backend::Kernels;
-use crate::codec::Codec;
+use crate::codec::{Codec, in_page};
 use blocks::Blocks;
 use core::ops::{Deref, Range};
 use lean::Lean;
 use octaplex_arch::MAX_PAGES;
+
+/// Tokens of a page in the default configuration of caches and chunks, rows of a page of
+/// `Codec::encode_rows`, and cells of a page of `cells`.
+pub const PAGE: usize = 64;
 
 /// The bytes of one side of a head: its keys or its values.
 #[derive(Clone, Copy, Default)]
@@ -187,14 +191,6 @@ impl<'a> Deref for Format<'a> {
             Self::Blocks(format) => format,
             Self::Lean(format) => format,
         }
-    }
-}
-
-/// Adds the blocks of `page` pages, of `tokens` tokens each, to the block number of an error.
-pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
-    match error {
-        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
-        other => other,
     }
 }
 

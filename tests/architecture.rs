@@ -252,10 +252,8 @@ fn the_modules_of_src() {
         "profile.rs",
         "rotation.rs",
         "rows.rs",
-        "sketch.rs",
         "spec.rs",
         "random.rs",
-        "typed.rs",
         "verify.rs",
     ];
     for (name, _) in files("src", &["rs"]) {
@@ -290,7 +288,7 @@ fn the_modules_of_src() {
 fn files_stay_readable() {
     for (name, text) in rust_files() {
         let limit = match &*name {
-            name if name.contains("tables") => usize::MAX,
+            name if name.starts_with("src/codebook/") && name.ends_with("tables.rs") => usize::MAX,
             name if name.contains("tests/") => 700,
             _ => 620,
         };

@@ -7,6 +7,7 @@
 //! threshold at zero), and that of the radius. The method is the one of `codebooks.rs`: a few rounds of Lloyd's
 //! alternation, then Newton's method on the centroids' conditions, whose Jacobian is tridiagonal.
 
+use crate::lloyd::gauss_legendre;
 use std::fmt::Write;
 
 use octaplex::codebook::{WIDTHS, octahedral_coordinates, triplet_radii};
@@ -100,25 +101,6 @@ impl Density<'_> {
 fn cell_ends(c: &[f64]) -> Vec<f64> {
     let midpoints = c.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
     std::iter::once(0.0).chain(midpoints).chain([1.0]).collect()
-}
-
-/// Nodes and weights of Gauss-Legendre quadrature on [-1, 1].
-fn gauss_legendre(n: usize) -> Vec<(f64, f64)> {
-    let node = |i: usize| {
-        let mut x = libm::cos(std::f64::consts::PI * (i as f64 + 0.75) / (n as f64 + 0.5));
-        let mut slope = 0.0;
-        for _ in 0..8 {
-            let (mut previous, mut value) = (1.0, x);
-            for k in 2..=n {
-                let k = k as f64;
-                (previous, value) = (value, ((2.0 * k - 1.0) * x * value - (k - 1.0) * previous) / k);
-            }
-            slope = n as f64 * (x * value - previous) / (x * x - 1.0);
-            x -= value / slope;
-        }
-        (x, 2.0 / ((1.0 - x * x) * slope * slope))
-    };
-    (0..n).map(node).collect()
 }
 
 /// The density of |ξ|.

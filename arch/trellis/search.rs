@@ -133,6 +133,47 @@ pub(crate) type Path = [u16; MAX_DIM / WORD];
 /// Registers for up to eight coordinates.
 pub(crate) type Columns<T> = [[<T as Floats>::F; REGISTERS]; 8];
 
+/// Evaluates a call with `$levels` as a constant: the number of codes of a codebook.
+macro_rules! for_levels {
+    ($book:expr, $levels:ident => $call:expr) => {
+        match $book.levels() {
+            1 => {
+                const $levels: usize = 1;
+                $call
+            }
+            2 => {
+                const $levels: usize = 2;
+                $call
+            }
+            3 => {
+                const $levels: usize = 3;
+                $call
+            }
+            4 => {
+                const $levels: usize = 4;
+                $call
+            }
+            6 => {
+                const $levels: usize = 6;
+                $call
+            }
+            8 => {
+                const $levels: usize = 8;
+                $call
+            }
+            12 => {
+                const $levels: usize = 12;
+                $call
+            }
+            _ => {
+                const $levels: usize = crate::trellis::layout::MAX_LEVELS;
+                $call
+            }
+        }
+    };
+}
+pub(crate) use for_levels;
+
 /// Implements `scalar::viterbi_encode`.
 ///
 /// With many vectors the stack has 16 bytes for each lane and coordinate, for the decisions of
@@ -148,16 +189,7 @@ pub(crate) fn viterbi_encode<T: Floats>(
     fits: &mut [Fit],
     pack: impl Fn(&[u8], &mut [u8]),
 ) {
-    match book.levels() {
-        1 => encode::<T, 1>(book, dim, z, scales, bytes, fits, pack),
-        2 => encode::<T, 2>(book, dim, z, scales, bytes, fits, pack),
-        3 => encode::<T, 3>(book, dim, z, scales, bytes, fits, pack),
-        4 => encode::<T, 4>(book, dim, z, scales, bytes, fits, pack),
-        6 => encode::<T, 6>(book, dim, z, scales, bytes, fits, pack),
-        8 => encode::<T, 8>(book, dim, z, scales, bytes, fits, pack),
-        12 => encode::<T, 12>(book, dim, z, scales, bytes, fits, pack),
-        _ => encode::<T, 16>(book, dim, z, scales, bytes, fits, pack),
-    }
+    for_levels!(book, M => encode::<T, M>(book, dim, z, scales, bytes, fits, pack))
 }
 
 /// Encodes vectors in batches: finds their paths, chooses codes, and writes the planes of the rows.

@@ -24,7 +24,7 @@ fi
 need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
 need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
 need qemu-user-static qemu-aarch64-static
-[[ -n $(compgen -c | grep -E '^llvm-mca-(1[89]|[2-9][0-9])$') ]] || packages+=(llvm-19)
+compgen -c | grep -E '^llvm-mca-(1[89]|[2-9][0-9])$' >/dev/null || packages+=(llvm-19)
 ((!${#packages[@]})) || ci/install.sh "${packages[@]}"
 version=$(compgen -c | sed -n 's/^llvm-mca-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
 

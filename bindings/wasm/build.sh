@@ -15,7 +15,7 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target/cross/npm}
 target=wasm32-unknown-unknown
 
 cargo=(cargo)
-options=(--quiet --release --locked --target $target)
+options=(--quiet --release --locked --target "$target")
 if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
   [[ -d /usr/lib/rustlib/src/rust/library ]] || { echo "rustup target add $target, or apt-get install rustc-web rust-web-src lld" >&2; exit 1; }
   cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)

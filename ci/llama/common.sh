@@ -1,5 +1,5 @@
 # The common parts of ci/llama.sh and ci/llama-gpu.sh: a prebuilt llama.cpp in $target/python, and functions. Sourced, with $target set.
-mkdir -p "$target"
+mkdir -p "${target:?the caller sets it}"
 python3 -c 'import ensurepip' 2>/dev/null || ci/install.sh python3-venv
 [[ -x $target/python/bin/python ]] || python3 -m venv "$target/python"
 python=$target/python/bin/python

@@ -89,8 +89,8 @@ head -c 20000 "$text" >"$target/text" # the program reads all of it into tokens 
 command=(./llama-perplexity -m "$model" -t "$threads" -fa on -c 512 -b 512 -ub 64 --chunks 2 -lv 4 -f "$target/text")
 # On a busy machine the program may end before its log is written, with and without octaplex: then it runs once more.
 whole() { # whole OUT COMMAND...
-  local out=$1 try
-  for try in 1 2 3 4 5; do
+  local out=$1
+  for _ in 1 2 3 4 5; do
     "${@:2}"
     ! grep -q '\[2\]' "$target/$out" || return 0
   done

@@ -15,6 +15,7 @@ place=$(mktemp -d) # outside the clone
 trap '[[ ! -d $place/wine ]] || WINEPREFIX=$place/wine /usr/lib/wine/wineserver -k; rm -rf "$place"' EXIT
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 fail() { echo "ci/release/test.sh: $*" >&2; exit 1; }
+# shellcheck disable=SC2053 # a pattern
 must() { [[ $1 == $2 ]] || fail "expected \"$2\", got \"$1\""; } # must TEXT PATTERN
 . ci/release/machines.sh
 
@@ -66,13 +67,13 @@ wheels() { # wheels PLATFORM...
   say "python, x86_64-linux: the wheel in a new environment, without Rust on the path"
   python3 -m venv "$place/venv"
   PATH=$place/venv/bin pip install --quiet --disable-pip-version-check --only-binary :all: --find-links "$dist/python" "octaplex==$version"
-  ! PATH=$place/venv/bin command -v cargo rustc >/dev/null
+  if PATH=$place/venv/bin command -v cargo rustc >/dev/null; then fail "the environment has a compiler"; fi
   cd "$place"
   expected=$(PATH=$place/venv/bin python -c "$first_program")
   echo "$expected"
   must "$expected" "$version *"
   say "python: its tests, from a folder of their own"
-  "$place/venv/bin/pip" install --quiet --disable-pip-version-check pytest==9.2.0 ml_dtypes==0.6.0
+  "$place/venv/bin/pip" install --quiet --disable-pip-version-check --constraint "$root/ci/requirements.txt" pytest ml_dtypes
   # The tests read samples of the repository by this layout.
   mkdir -p "$place/tests/bindings/python" "$place/tests/src/verify" "$place/tests/tests"
   cp -r "$root/bindings/python/tests" "$root/bindings/python/README.md" "$place/tests/bindings/python"
@@ -89,7 +90,9 @@ wheels() { # wheels PLATFORM...
   echo "$found"
   must "$found" "portable*${expected##* }"
   say "python: pip refuses a wheel of another platform"
-  ! "$place/venv/bin/pip" install --disable-pip-version-check --no-deps "$dist"/python/*aarch64.whl >"$place/log" 2>&1
+  if "$place/venv/bin/pip" install --disable-pip-version-check --no-deps "$dist"/python/*aarch64.whl >"$place/log" 2>&1; then
+    fail "pip installs it"
+  fi
   grep "not a supported wheel on this platform" "$place/log"
   for platform in "$@"; do
     site=$place/site-$platform
@@ -153,7 +156,8 @@ c_library() { # c_library PLATFORM...
     mkdir cmake
     "$root/ci/printed.sh" README.md cmake - >cmake/CMakeLists.txt
     cp examples/attention.c cmake
-    sed 's/octaplex::octaplex/octaplex::static/; s/(attention a/(linked a/; s/libraries(attention/libraries(linked/' cmake/CMakeLists.txt | tail -n 2 >>cmake/CMakeLists.txt
+    sed 's/octaplex::octaplex/octaplex::static/; s/(attention a/(linked a/; s/libraries(attention/libraries(linked/' cmake/CMakeLists.txt | tail -n 2 >cmake/linked
+    cat cmake/linked >>cmake/CMakeLists.txt
     # shellcheck disable=SC2046 # several options
     cmake -S cmake -B cmake/build -DCMAKE_PREFIX_PATH="$at" -DCMAKE_FIND_ROOT_PATH="$at" -DCMAKE_C_COMPILER="$compiler" $(cmake_of "$platform") >log \
       || { cat log >&2; fail "CMake does not find the library"; }

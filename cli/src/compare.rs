@@ -23,7 +23,7 @@ use crate::store::Store;
 use crate::{comparison, files, paged, provenance};
 use clap::Args;
 use octaplex::cache::Finer;
-use octaplex::codecs::Role;
+use octaplex::codecs::{PAGE, Role};
 use octaplex::{Backend, CacheConfig, CodecSpec};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -100,7 +100,7 @@ pub(crate) struct Compare {
     #[command(flatten)]
     keys: KeyOptions,
     /// Tokens of a page: 64, 128 or 256
-    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
+    #[arg(long, value_name = "TOKENS", default_value_t = PAGE, value_parser = parse_page)]
     page: usize,
     /// Add a row for another program: the keys and values that it decoded (tensors k and v, or .npy [2, ...]); may be repeated
     #[arg(

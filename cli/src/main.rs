@@ -62,13 +62,6 @@ Examples:
   octaplex compare --cache         a whole cache, token by token
   octaplex info trellis:bits=3     what a codec's bytes are";
 
-/// The groups of commands in the help.
-const GROUPS: [(&str, &[&str]); 3] = [
-    ("Codecs", &["compare", "memory", "info", "encode", "decode", "score"]),
-    ("Models", &["capture", "calibrate", "perplexity", "generate", "needle", "sweep"]),
-    ("This machine", &["bench", "verify", "completions", "man"]),
-];
-
 /// Compare and test codecs for the key/value cache of transformers. Without a command: compare
 #[derive(Parser)]
 #[command(name = "octaplex", version, args_conflicts_with_subcommands = true, max_term_width = 100, after_help = HELP)]
@@ -79,8 +72,20 @@ struct Cli {
     compare: compare::Compare,
 }
 
+/// All commands. Each enum is a group of the help.
 #[derive(Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Codecs(CodecCommand),
+    #[command(flatten)]
+    Models(ModelCommand),
+    #[command(flatten)]
+    Machine(MachineCommand),
+}
+
+/// Commands on codecs, and on keys and values in files.
+#[derive(Subcommand)]
+enum CodecCommand {
     /// Compare codecs on keys, values and queries: which to take
     Compare(Box<compare::Compare>),
     /// Compute the gigabytes of a model's cache, by codec and context
@@ -134,8 +139,11 @@ enum Command {
         /// File for the scores; - is standard output
         output: PathBuf,
     },
-    #[command(flatten)]
-    Model(ModelCommand),
+}
+
+/// Commands on this machine, and on the tool itself.
+#[derive(Subcommand)]
+enum MachineCommand {
     /// Time codecs in nanoseconds per vector, against an f16 dot product
     Bench(bench::Bench),
     /// Check that this machine gives the published results
@@ -173,24 +181,21 @@ enum ModelCommand {
     Sweep(models::Sweep),
 }
 
-/// Arguments of the model commands in a build without them.
+/// In a build without models, their commands take any arguments, and fail.
 #[cfg(not(feature = "models"))]
 mod models {
-    pub(crate) type Capture = super::NeedsModels;
-    pub(crate) type Calibrate = super::NeedsModels;
-    pub(crate) type Perplexity = super::NeedsModels;
-    pub(crate) type Generate = super::NeedsModels;
-    pub(crate) type Needle = super::NeedsModels;
-    pub(crate) type Sweep = super::NeedsModels;
+    pub(crate) use super::{
+        AnyArguments as Calibrate, AnyArguments as Capture, AnyArguments as Generate, AnyArguments as Needle,
+        AnyArguments as Perplexity, AnyArguments as Sweep,
+    };
 }
 
-/// Arguments of a command that this build lacks, passed through to the error.
 #[cfg(not(feature = "models"))]
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-struct NeedsModels {
+struct AnyArguments {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    arguments: Vec<std::ffi::OsString>,
+    _arguments: Vec<std::ffi::OsString>,
 }
 
 /// The commands, with their help in groups.
@@ -199,15 +204,21 @@ fn command() -> clap::Command {
     let styles = command.get_styles();
     let (header, literal) = (*styles.get_header(), *styles.get_literal());
     let mut groups = String::new();
-    for (title, names) in GROUPS {
-        let missing = title == "Models" && !cfg!(feature = "models");
-        let note =
-            if missing { " (not in this build: cargo install --path cli --features models)" } else { "" };
+    let models = if cfg!(feature = "models") {
+        ""
+    } else {
+        " (not in this build: cargo install --path cli --features models)"
+    };
+    let empty = clap::Command::default;
+    for (title, note, group) in [
+        ("Codecs", "", CodecCommand::augment_subcommands(empty())),
+        ("Models", models, ModelCommand::augment_subcommands(empty())),
+        ("This machine", "", MachineCommand::augment_subcommands(empty())),
+    ] {
         groups += &format!("\n{header}{title}{header:#}{note}\n");
-        for name in names {
-            let about = command.find_subcommand(name).and_then(clap::Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            groups += &format!("  {literal}{name:12}{literal:#} {about}\n");
+        for command in group.get_subcommands() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            groups += &format!("  {literal}{:12}{literal:#} {about}\n", command.get_name());
         }
     }
     // So that an error for a negative number names the option's values.
@@ -241,31 +252,37 @@ fn exit_code(result: Result<ExitCode>) -> ExitCode {
 
 fn run(cli: Cli) -> Result<ExitCode> {
     let done = match cli.command {
-        Some(Command::Verify(arguments)) => return verify::run(&arguments),
         None => compare::run(&cli.compare),
-        Some(Command::Compare(compare)) => compare::run(&compare),
-        Some(Command::Memory(memory)) => memory::run(&memory),
-        Some(Command::Encode { coding, input, output }) => convert::encode(&coding, &input, &output),
-        Some(Command::Decode { coding, input, output }) => convert::decode(&coding, &input, &output),
-        Some(Command::Score { coding, query, input, output }) => {
-            convert::score(&coding, &query, &input, &output)
-        }
-        Some(Command::Info { spec: Some(spec), dim, json }) => console::say(&info::spec(&spec, dim, json)?),
-        Some(Command::Info { spec: None, json, .. }) => console::say(&info::all(json)),
-        Some(Command::Bench(bench)) => bench::run(&bench),
-        Some(Command::Model(command)) => run_model(&command),
-        Some(Command::Completions { shell }) => {
+        Some(Command::Codecs(command)) => run_codecs(command),
+        Some(Command::Models(command)) => run_models(&command),
+        Some(Command::Machine(MachineCommand::Verify(arguments))) => return verify::run(&arguments),
+        Some(Command::Machine(MachineCommand::Bench(bench))) => bench::run(&bench),
+        Some(Command::Machine(MachineCommand::Completions { shell })) => {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "octaplex", &mut text);
             files::write(Path::new("-"), &text)
         }
-        Some(Command::Man { command }) => man(command.as_deref()),
+        Some(Command::Machine(MachineCommand::Man { command })) => man(command.as_deref()),
     };
     done.map(|()| ExitCode::SUCCESS)
 }
 
+fn run_codecs(command: CodecCommand) -> Result<()> {
+    match command {
+        CodecCommand::Compare(compare) => compare::run(&compare),
+        CodecCommand::Memory(memory) => memory::run(&memory),
+        CodecCommand::Info { spec: Some(spec), dim, json } => console::say(&info::spec(&spec, dim, json)?),
+        CodecCommand::Info { spec: None, json, .. } => console::say(&info::all(json)),
+        CodecCommand::Encode { coding, input, output } => convert::encode(&coding, &input, &output),
+        CodecCommand::Decode { coding, input, output } => convert::decode(&coding, &input, &output),
+        CodecCommand::Score { coding, query, input, output } => {
+            convert::score(&coding, &query, &input, &output)
+        }
+    }
+}
+
 #[cfg(feature = "models")]
-fn run_model(command: &ModelCommand) -> Result<()> {
+fn run_models(command: &ModelCommand) -> Result<()> {
     models::threads::settle();
     match command {
         ModelCommand::Capture(capture) => models::capture::run(capture),
@@ -279,20 +296,17 @@ fn run_model(command: &ModelCommand) -> Result<()> {
 
 /// Fails with the command that builds the tool with language models.
 #[cfg(not(feature = "models"))]
-fn run_model(command: &ModelCommand) -> Result<()> {
-    let (command, needs) = match command {
-        ModelCommand::Capture(needs) => ("capture", needs),
-        ModelCommand::Calibrate(needs) => ("calibrate", needs),
-        ModelCommand::Perplexity(needs) => ("perplexity", needs),
-        ModelCommand::Generate(needs) => ("generate", needs),
-        ModelCommand::Needle(needs) => ("needle", needs),
-        ModelCommand::Sweep(needs) => ("sweep", needs),
-    };
-    let arguments: Vec<_> = needs.arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+fn run_models(_: &ModelCommand) -> Result<()> {
+    let mut arguments: Vec<_> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let command = arguments.first().cloned().unwrap_or_default();
+    if arguments.len() == 1 {
+        arguments.push("--help".into());
+    }
     fail!(
         "{command} runs language models, which this build leaves out: cargo run --release -p octaplex-cli --features \
-         models -- {command} {}",
-        if arguments.is_empty() { "--help".into() } else { arguments.join(" ") }
+         models -- {}",
+        arguments.join(" ")
     )
 }
 

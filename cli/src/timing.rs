@@ -1,7 +1,7 @@
 //! Times each operation on one core in nanoseconds a vector, with prepared queries.
 
 use crate::backend::kernels;
-use octaplex::codecs::Codec;
+use octaplex::codecs::{Codec, PAGE};
 use octaplex::{Backend, Error};
 use std::time::{Duration, Instant};
 
@@ -43,9 +43,6 @@ impl Op {
         if self == Self::Score8 { QUERIES } else { 1 }
     }
 }
-
-/// Vectors of a page.
-const PAGE: usize = 64;
 
 /// Queries of `score8`.
 const QUERIES: usize = 8;

@@ -5,6 +5,7 @@ use crate::codec::float::F16Spec;
 use crate::codec::graded::GradedSpec;
 use crate::codec::trellis::TrellisSpec;
 use crate::codec::turboquant::TurboQuantSpec;
+use crate::page::PAGE;
 use crate::spec::builders;
 use crate::{CodecSpec, Error};
 
@@ -121,7 +122,7 @@ impl LayerConfig {
             value_dim: head_dim,
             keys,
             values,
-            page: 64,
+            page: PAGE,
             sink_tokens: 4,
             recent_window: 64,
             center: Center::Page,

@@ -6,8 +6,8 @@ use super::rows::score_pages;
 use super::storage::Storage;
 use super::view::{MAX_QUERY, Scratch};
 use crate::Error;
-use crate::codec::Codec;
-use crate::page::{Run, in_page};
+use crate::codec::{Codec, in_page};
+use crate::page::Run;
 use octaplex_arch::Float;
 use octaplex_arch::MAX_WEIGHT;
 

@@ -31,8 +31,7 @@ use super::storage::Storage;
 use super::window::Standing;
 use super::{Layer, State};
 use crate::Error;
-use crate::codec::Codec;
-use crate::page::in_page;
+use crate::codec::{Codec, in_page};
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
 

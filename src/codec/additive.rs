@@ -19,10 +19,10 @@ use super::{
     Codec, check_accumulate, check_block, check_scales, check_score, check_values, read_f16, to_f16,
 };
 use crate::backend::Kernels;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 #[cfg(feature = "alloc")]
 use alloc::boxed::Box;

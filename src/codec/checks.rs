@@ -101,6 +101,14 @@ pub(crate) fn in_block(error: Error, row: usize) -> Error {
     }
 }
 
+/// Adds the blocks of `page` pages, of `tokens` tokens each, to the block number of an error.
+pub(crate) fn in_page(error: Error, page: usize, tokens: usize) -> Error {
+    match error {
+        Error::Corrupt { block } => Error::Corrupt { block: page * tokens + block },
+        other => other,
+    }
+}
+
 /// Returns the number of blocks in a page. An error unless they are whole.
 pub(crate) fn count_blocks(blocks: &[u8], block_bytes: usize) -> Result<usize, Error> {
     if !blocks.len().is_multiple_of(block_bytes) {

@@ -10,9 +10,9 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use core::marker::PhantomData;
 use octaplex_arch::Float;

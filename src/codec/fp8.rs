@@ -21,9 +21,9 @@ use super::decoded::{self, Decoded};
 use super::{Codec, MAX_VALUE, check_block, check_values};
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 
 /// The largest value.

@@ -37,9 +37,9 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::typed::{Typed, forward_codec};
 use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::typed::{Typed, forward_codec};
 use crate::{Backend, Error};
 use core::marker::PhantomData;
 use octaplex_arch::Scaled;

@@ -23,9 +23,9 @@ use super::scratch::{bytes_of, with_scratch, words_for};
 use super::trellis::{self, TrellisSpec, listed};
 use super::{Codec, check_accumulate, check_block, check_scales_at, check_score, count_rows, encode_blocks};
 use crate::codebook::{TRELLIS_LEVELS, TRELLIS_STATES, WIDTHS};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 
 /// Parameters of [`Graded`]: `graded:fine=8,coarse=2,states=8,seed=0`.

@@ -27,11 +27,11 @@ use super::{
     encode_blocks, first_blocks, score_checked, to_f16,
 };
 use crate::backend::Kernels;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_flag, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::MAX_DIM;
 #[cfg(feature = "gpu")]

@@ -29,10 +29,10 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use core::ops::Range;
 use half::f16;

@@ -23,14 +23,11 @@ mod spec;
 
 pub use spec::{NormFormat, OctopusSpec, Rounding, Tail};
 
-use super::planes::{CentreCode, LEAD, Pages, Rotated, per_page, rows_of, take_planes};
+use super::planes::{CentreCode, LEAD, Pages, Rotated, per_page, rotated_blocks, take_planes};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
-use super::{
-    Codec, MAX_VALUE, SMALLEST_NORM, check_accumulate, check_block, check_scales, check_score, norm,
-    read_f16, score_checked, to_f16,
-};
+use super::{Codec, MAX_VALUE, SMALLEST_NORM, check_block, check_scales, norm, read_f16, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::octahedral::{Directions, directions_of};
 use crate::codebook::{Codebook, WIDTHS, lloyd_max, octahedral_coordinates, triplet_radii};
@@ -62,7 +59,7 @@ use spec::{BDIR, BNRM, ROUNDS};
 /// assert!(decoded.iter().all(|x| (x - 0.5).abs() < 0.4));
 /// # Ok::<(), Error>(())
 /// ```
-pub type Octopus<const D: usize> = crate::typed::Typed<Core, D>;
+pub type Octopus<const D: usize> = crate::codec::typed::Typed<Core, D>;
 
 /// The codec at a width known at run time.
 #[derive(Clone, Debug)]
@@ -172,16 +169,6 @@ impl Core {
             NormFormat::F32 => Err(Error::Overflow),
         }
     }
-
-    /// Checks that the norm of every row is one that `encode` writes.
-    fn check_block_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
-        if self.spec.norm == NormFormat::F16 {
-            return check_scales(rows, stride, 1);
-        }
-        let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
-        let wrong = rows.chunks_exact(stride).position(|row| !is_norm(row));
-        wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
-    }
 }
 
 impl Rotated for Core {
@@ -199,6 +186,23 @@ impl Rotated for Core {
 
     fn format(&self) -> QueryFormat {
         QueryFormat::new(self.dim(), if self.is_int() { Body::Int(QUERY_LIMIT) } else { Body::Float })
+    }
+
+    fn read_norm(&self, block: &[u8]) -> f32 {
+        if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
+    }
+
+    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        if self.spec.norm == NormFormat::F16 {
+            return check_scales(rows, stride, 1);
+        }
+        let is_norm = |row: &[u8]| read_f32(row).abs() < MAX_VALUE;
+        let wrong = rows.chunks_exact(stride).position(|row| !is_norm(row));
+        wrong.map_or(Ok(()), |block| Err(Error::Corrupt { block }))
+    }
+
+    fn scores_tell_norms(&self) -> bool {
+        self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales()
     }
 
     fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error> {
@@ -257,10 +261,6 @@ impl Coarse for Core {
         self.spec.norm.float()
     }
 
-    fn read_norm(&self, block: &[u8]) -> f32 {
-        if self.spec.norm == NormFormat::F16 { read_f16(block).to_f32() } else { read_f32(block) }
-    }
-
     /// The residual is relative to the stored norm.
     fn encode_with_residual(
         &self,
@@ -312,14 +312,6 @@ impl Coarse for Core {
         })?;
         Ok(zero)
     }
-
-    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
-        self.check_block_norms(rows, stride)
-    }
-
-    fn scores_tell_norms(&self) -> bool {
-        self.spec.norm == NormFormat::F16 && self.backend.scores_tell_scales()
-    }
 }
 
 fn read_f32(bytes: &[u8]) -> f32 {
@@ -340,44 +332,7 @@ impl Codec for Core {
         self.encode_with_residual(x, block, None).map(drop)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        self.check_block_norms(block, block.len())?;
-        self.decode_rotated(block, self.read_norm(block), x)?;
-        self.rotation.inverse(self.backend, x);
-        Ok(())
-    }
-
-    fn query_len(&self) -> usize {
-        self.format().len()
-    }
-
-    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
-    }
-
-    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_score(queries, blocks, stride, scores)?;
-        let (format, rows) = (self.format(), rows_of(blocks, stride, stride, self.dim()));
-        format.check(queries)?;
-        let check = || self.check_block_norms(blocks, stride);
-        score_checked(self.scores_tell_norms(), queries, scores, check, |s| {
-            self.score_rows(&format, queries, &[rows], s)
-        })
-    }
-
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_accumulate(weights, blocks, stride, acc, self.dim())?;
-        self.check_block_norms(blocks, stride)?;
-        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
-        Ok(())
-    }
-
-    fn finish(&self, acc: &mut [f32]) {
-        self.rotation.inverse_rows(self.backend, acc);
-    }
+    rotated_blocks!();
 
     fn pages(&self) -> Pages<'_> {
         if self.spec.plane_bytes(self.dim()) > 0 { Pages::Lean(self) } else { Pages::Blocks }

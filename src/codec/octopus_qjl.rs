@@ -12,10 +12,10 @@
 
 use super::octopus::{self, OctopusSpec};
 use super::sketched::Sketched;
+use crate::codec::sketch::{Sketch, SketchSpec};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
-use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 
 /// Parameters of [`OctopusQjl`]: the keys of `octopus`, then those of the sketch.

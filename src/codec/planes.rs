@@ -7,11 +7,10 @@
 
 use super::query::QueryFormat;
 use super::scratch::{bytes_of, with_scratch, words_for};
-use super::{Codec, SMALLEST_NORM, norm, read_f16, to_f16};
+use super::{Codec, SMALLEST_NORM, check_scales, in_page, norm, read_f16, to_f16};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, lloyd_max};
-use crate::page::in_page;
 use crate::rotation::Rotation;
 use octaplex_arch::{MAX_PAGES, Packing, Rows};
 
@@ -219,6 +218,22 @@ pub(crate) trait Rotated: Codec {
     /// Encodes rows; see [`Planes::encode_planes`].
     fn encode_rotated(&self, rows: &[f32], planes: &mut [u8], norms: &mut [f32]) -> Result<(), Error>;
 
+    /// Reads the norm at the front of a block: an f16, unless the codec says otherwise.
+    fn read_norm(&self, block: &[u8]) -> f32 {
+        read_f16(block).to_f32()
+    }
+
+    /// Checks that the norm of every row is one that encoding writes.
+    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
+        check_scales(rows, stride, 1)
+    }
+
+    /// Returns whether another norm always makes scores non-finite. See
+    /// `Kernels::codes_tell_scales`.
+    fn scores_tell_norms(&self) -> bool {
+        self.backend().codes_tell_scales()
+    }
+
     /// Decodes a row in the form of [`Rows`] into the rotated basis, scaled to `norm`. The norm
     /// inside the row is not read.
     fn decode_rotated(&self, row: &[u8], norm: f32, x: &mut [f32]) -> Result<(), Error>;
@@ -237,6 +252,53 @@ pub(crate) trait Rotated: Codec {
     /// \[page]\[query]\[row], at most [`MAX_WEIGHT`](crate::codecs::MAX_WEIGHT).
     fn accumulate_rows(&self, weights: &[f32], pages: &[Rows], acc: &mut [f32]);
 }
+
+/// Methods of [`Codec`] on the blocks of a [`Rotated`] codec, for its `impl Codec`. A block is a row
+/// with its norm.
+macro_rules! rotated_blocks {
+    () => {
+        fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
+            $crate::codec::check_block(self.dim(), x, self.block_bytes(), block)?;
+            self.check_norms(block, block.len())?;
+            self.decode_rotated(block, self.read_norm(block), x)?;
+            self.rotation.inverse(self.backend, x);
+            Ok(())
+        }
+
+        fn query_len(&self) -> usize {
+            self.format().len()
+        }
+
+        fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
+            self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
+        }
+
+        fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
+            let (stride, format) = (self.block_bytes(), self.format());
+            $crate::codec::check_score(queries, blocks, stride, scores)?;
+            format.check(queries)?;
+            let rows = $crate::codec::planes::rows_of(blocks, stride, stride, self.dim());
+            let check = || self.check_norms(blocks, stride);
+            $crate::codec::score_checked(self.scores_tell_norms(), queries, scores, check, |scores| {
+                self.score_rows(&format, queries, &[rows], scores)
+            })
+        }
+
+        fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
+            let (stride, dim) = (self.block_bytes(), self.dim());
+            $crate::codec::check_accumulate(weights, blocks, stride, acc, dim)?;
+            self.check_norms(blocks, stride)?;
+            let rows = $crate::codec::planes::rows_of(blocks, stride, stride, dim);
+            self.accumulate_rows(weights, &[rows], acc);
+            Ok(())
+        }
+
+        fn finish(&self, acc: &mut [f32]) {
+            self.rotation.inverse_rows(self.backend, acc);
+        }
+    };
+}
+pub(super) use rotated_blocks;
 
 impl<C: Rotated> Planes for C {
     fn plane_bytes(&self) -> usize {

@@ -20,11 +20,11 @@ use super::{Codec, SMALLEST_NORM, check_accumulate, check_block, check_scales, c
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
 use crate::codebook::angles::{LEVELS, angles};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{AngleTree, Angles};
 

@@ -16,10 +16,10 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::sketch::{Sketch, SketchSpec};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
-use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::SignRows;
 

@@ -12,7 +12,7 @@ use super::query::QueryFormat;
 use super::scratch::with_scratch;
 use super::{Codec, check_accumulate, check_block, check_score, read_f16, score_checked, to_f16};
 use crate::Error;
-use crate::sketch::{Sketch, SketchSpec};
+use crate::codec::sketch::{Sketch, SketchSpec};
 use octaplex_arch::{Float, Rows, SignRows};
 
 /// The interface of a coarse codec to the sketch. Rows begin with its blocks, and are longer.
@@ -24,9 +24,6 @@ pub(crate) trait Coarse: Rotated {
     /// Returns the type of the norm at the front of a block.
     fn norm_format(&self) -> Float;
 
-    /// Reads the norm of a block.
-    fn read_norm(&self, block: &[u8]) -> f32;
-
     /// Encodes a vector, and writes its residual in the rotated basis if requested. Returns `true`
     /// for a block of zeros, whose residual is not written.
     ///
@@ -37,13 +34,6 @@ pub(crate) trait Coarse: Rotated {
         block: &mut [u8],
         residual: Option<&mut [f32]>,
     ) -> Result<bool, Error>;
-
-    /// Checks that the norm of every row is one that encoding writes.
-    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error>;
-
-    /// Returns whether such a norm always makes scores non-finite. See
-    /// `Kernels::scores_tell_scales`.
-    fn scores_tell_norms(&self) -> bool;
 }
 
 /// A codec with a sketch, at a width known at run time.

@@ -23,9 +23,9 @@ use super::{
 };
 use crate::backend::Kernels;
 use crate::codebook::WIDTHS;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::spec::{Key, Sample, Spec, Value, one_of};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{BLOCK_BYTES, BLOCK_VALUES, BlockBook};
 

@@ -20,22 +20,19 @@
 //! quantization of memoryless and Gauss-Markov sources", IEEE Transactions on Communications 38(1),
 //! 1990. Its tables are trained for the unit sphere.
 
-use super::planes::{CentreCode, Pages, Rotated, rows_of, take_planes};
+use super::planes::{CentreCode, Pages, Rotated, rotated_blocks, take_planes};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::turboquant::ROUNDS;
-use super::{
-    Codec, SMALLEST_NORM, at_row, check_accumulate, check_block, check_scales, check_score, count_rows, norm,
-    read_f16, score_checked, surely_encodable, to_f16,
-};
+use super::{Codec, SMALLEST_NORM, at_row, check_block, count_rows, norm, surely_encodable, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, TRELLIS_LEVELS, TRELLIS_STATES, TrellisBook, WIDTHS, trellis};
 use crate::codec::turboquant::Gain;
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::{Fit, MAX_DIM, Packing, Rows, TrellisCodebook};
 
@@ -447,43 +444,7 @@ impl Codec for Core {
         Ok(count * bytes)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        check_scales(block, block.len(), 1)?;
-        self.decode_rotated(block, read_f16(block).to_f32(), x)?;
-        self.rotation.inverse(self.backend, x);
-        Ok(())
-    }
-
-    fn query_len(&self) -> usize {
-        self.format().len()
-    }
-
-    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
-    }
-
-    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_score(queries, blocks, stride, scores)?;
-        self.format().check(queries)?;
-        let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
-        score_checked(self.backend.codes_tell_scales(), queries, scores, check, |scores| {
-            self.score_rows(&self.format(), queries, &[rows], scores)
-        })
-    }
-
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_accumulate(weights, blocks, stride, acc, self.dim())?;
-        check_scales(blocks, stride, 1)?;
-        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
-        Ok(())
-    }
-
-    fn finish(&self, acc: &mut [f32]) {
-        self.rotation.inverse_rows(self.backend, acc);
-    }
+    rotated_blocks!();
 
     fn pages(&self) -> Pages<'_> {
         Pages::Lean(self)

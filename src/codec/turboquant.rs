@@ -14,21 +14,18 @@
 //! block   f16 norm │ raw plane of codes │ digit plane (if the levels are no power of two)
 //! ```
 
-use super::planes::{CentreCode, Pages, Rotated, rows_of};
+use super::planes::{CentreCode, Pages, Rotated, rotated_blocks};
 use super::query::{Body, QueryFormat};
 use super::scratch::{bytes_of, with_scratch, words_for};
 use super::sketched::Coarse;
-use super::{
-    Codec, SMALLEST_NORM, at_row, check_accumulate, check_block, check_scales, check_score, encode_blocks_by,
-    norm, read_f16, score_checked, to_f16,
-};
+use super::{Codec, SMALLEST_NORM, at_row, check_block, encode_blocks_by, norm, to_f16};
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, WIDTHS, lloyd_max};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::random::Purpose;
 use crate::rotation::Rotation;
 use crate::spec::{Key, Sample, Spec, Value, builders, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use half::f16;
 use octaplex_arch::{Float, Packing, Rows};
@@ -431,10 +428,6 @@ impl Coarse for Core {
         Float::F16
     }
 
-    fn read_norm(&self, block: &[u8]) -> f32 {
-        read_f16(block).to_f32()
-    }
-
     /// The residual is relative to the vector's norm.
     fn encode_with_residual(
         &self,
@@ -448,14 +441,6 @@ impl Coarse for Core {
             Ok(())
         })?;
         Ok(zero)
-    }
-
-    fn check_norms(&self, rows: &[u8], stride: usize) -> Result<(), Error> {
-        check_scales(rows, stride, 1)
-    }
-
-    fn scores_tell_norms(&self) -> bool {
-        self.backend.codes_tell_scales()
     }
 }
 
@@ -484,43 +469,7 @@ impl Codec for Core {
         Ok(bytes)
     }
 
-    fn decode(&self, block: &[u8], x: &mut [f32]) -> Result<(), Error> {
-        check_block(self.dim(), x, self.block_bytes(), block)?;
-        check_scales(block, block.len(), 1)?;
-        self.decode_rotated(block, read_f16(block).to_f32(), x)?;
-        self.rotation.inverse(self.backend, x);
-        Ok(())
-    }
-
-    fn query_len(&self) -> usize {
-        self.format().len()
-    }
-
-    fn prepare_query(&self, q: &[f32], query: &mut [f32]) -> Result<(), Error> {
-        self.format().prepare((&self.rotation, self.backend), q, query, |_, _| ())
-    }
-
-    fn score(&self, queries: &[&[f32]], blocks: &[u8], scores: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_score(queries, blocks, stride, scores)?;
-        self.format().check(queries)?;
-        let (check, rows) = (|| check_scales(blocks, stride, 1), rows_of(blocks, stride, stride, self.dim()));
-        score_checked(self.scores_tell_norms(), queries, scores, check, |scores| {
-            self.score_rows(&self.format(), queries, &[rows], scores)
-        })
-    }
-
-    fn accumulate(&self, weights: &[f32], blocks: &[u8], acc: &mut [f32]) -> Result<(), Error> {
-        let stride = self.block_bytes();
-        check_accumulate(weights, blocks, stride, acc, self.dim())?;
-        check_scales(blocks, stride, 1)?;
-        self.accumulate_rows(weights, &[rows_of(blocks, stride, stride, self.dim())], acc);
-        Ok(())
-    }
-
-    fn finish(&self, acc: &mut [f32]) {
-        self.rotation.inverse_rows(self.backend, acc);
-    }
+    rotated_blocks!();
 
     fn pages(&self) -> Pages<'_> {
         Pages::Lean(self)

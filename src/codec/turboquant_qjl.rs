@@ -13,11 +13,11 @@
 
 use super::sketched::Sketched;
 use super::turboquant::{self, Gain, TurboQuantSpec};
+use crate::codec::sketch::{Sketch, SketchSpec};
+use crate::codec::typed::Typed;
 use crate::random::HeadId;
 use crate::rotation::RotationKind;
-use crate::sketch::{Sketch, SketchSpec};
 use crate::spec::{Key, Sample, Spec, Value, builders, describe_planes, one_of, parse_int};
-use crate::typed::Typed;
 use crate::{Backend, Error};
 use octaplex_arch::Packing;
 

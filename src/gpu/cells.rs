@@ -24,7 +24,8 @@ use alloc::vec::Vec;
 use octaplex_arch::{Float, MAX_DIM};
 use octaplex_device::{CellPool, Device, WIDTHS};
 
-pub use book::{Book, PAGE, Settled};
+pub use crate::page::PAGE;
+pub use book::{Book, Settled};
 pub use octaplex_device::{Address, Area, CellAttention, CellPlan, MOST_QUERIES, Scratch, Write};
 
 /// Pages that decide the balance, at most.

@@ -1,10 +1,10 @@
 //! Pages of blocks: the format that fits every codec.
 
-use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance, in_page};
+use super::{MAX_TOKENS, PageFormat, Part, PartMut, Queries, Shape, balance};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::query::QUERY_BATCH;
-use crate::codec::{Codec, in_block};
+use crate::codec::{Codec, in_block, in_page};
 use core::ops::Range;
 use octaplex_arch::Float;
 

@@ -10,13 +10,13 @@
 //! graded    rows    │ fine: token 0 │ fine: token 1 │ … │ coarse: token 0 │ coarse: token 1 │ …
 //! ```
 
-use super::{PageFormat, Part, PartMut, Queries, Shape, balance, in_page, norms};
+use super::{PageFormat, Part, PartMut, Queries, Shape, balance, norms};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::planes::{LEAD, Pages, PlanePages, PlaneRows, Planes};
 use crate::codec::query::{QUERY_BATCH, each_batch};
 use crate::codec::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
-use crate::codec::{Codec, check_values};
+use crate::codec::{Codec, check_values, in_page};
 use core::ops::Range;
 use octaplex_arch::{MAX_DIM, MAX_PAGES};
 

@@ -51,7 +51,7 @@ impl Marginal {
 
 /// Nodes and weights of Gauss-Legendre quadrature on [-1, 1]: the roots of the Legendre polynomial of degree
 /// `n`, by Newton's method from their asymptotic positions.
-fn gauss_legendre(n: usize) -> Vec<(f64, f64)> {
+pub(crate) fn gauss_legendre(n: usize) -> Vec<(f64, f64)> {
     let node = |i: usize| {
         let mut x = libm::cos(std::f64::consts::PI * (i as f64 + 0.75) / (n as f64 + 0.5));
         let mut slope = 0.0;

@@ -9,7 +9,7 @@
 //! ```
 
 use super::unpack::{Bytes, Codes, MAX_REGISTERS, SPARE, Segment, Words, kind};
-use super::woven;
+use super::woven::{self, Weights};
 use crate::Rows;
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
@@ -54,9 +54,6 @@ pub(crate) fn accumulate_some<L: Integers>(
         _ => accumulate_kind::<L, { kind::ORDERED }>(book, *dim, pages, weights, acc),
     }
 }
-
-/// All weights, for how many queries they are, and the first query to add.
-pub(super) type Weights<'a> = (&'a [f32], usize, usize);
 
 #[inline(always)]
 fn accumulate_kind<L: Integers, const KIND: u8>(

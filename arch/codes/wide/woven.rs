@@ -9,13 +9,15 @@
 //! Weights are seldom negative. If some are, their absolute values are subtracted in a turn of
 //! their own.
 
-use super::accumulate::Weights;
 use super::unpack::{Bytes, kind};
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
 use crate::rows::{each_page_of, give_back, take_order};
 use crate::{MAX_DIM, Rows};
+
+/// All weights, for how many queries they are, and the first query to add.
+pub(super) type Weights<'a> = (&'a [f32], usize, usize);
 
 /// Bytes of a row that are added together.
 const BYTES: usize = 16;

@@ -12,7 +12,7 @@
 //               well, with DIM and KEYS of a half and OF_HALF 1
 //   SLOT_BYTES  bytes of a whole slot, for an encoder of one half. WHOLE: channels of a whole key, HALF_AT: the half's first
 //
-//   shape                  code of a row, from CodeShape::number (arch/device/tables.rs). b: bits of a code here
+//   shape                  code of a row, from CodeShape::number (arch/device/tables/shape.rs). b: bits of a code here
 //   b                      codes of b bits: 2 to 4 are looked up in registers, 1 and 5 to 8 in shared memory (streams.cuh)
 //   10 + b                 a trellis of 8 states with codes of 1 to 3 bits, in registers
 //   20 | 43 | 50           triplets | small blocks of 32 codes of 3 bits, each with a scale | chunks of four values

@@ -1,6 +1,6 @@
 // Encodes triplets of coordinates as fields. All float operations are those of triplets/scalar.rs, in its order.
 
-// The tables of a search, as created in tables.rs.
+// The tables of a search, as created in tables/triplets.rs.
 struct Search {
     static constexpr int CODES = 1 << DIRECTION_BITS, CELLS = 64;
     int before, behind;                    // codes to try below and above the one found

@@ -18,10 +18,10 @@
 use super::BIAS;
 use super::lanes::Places;
 use super::lookup::{MEDIUM, SMALL};
-use super::woven::{Fours, table};
+use super::woven::{Fours, sixteens, table};
 use crate::codes::avx512::pairs::Query;
 use crate::codes::avx512::sums::finish;
-use crate::registers::avx512::{add_four, load, load_array, load_codes, places, scales, store_first, table};
+use crate::registers::avx512::{add_four, load, load_array, places, scales, store_first, table};
 use crate::rows::{Block, Blocks, ROWS, Window, each_page_mut};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
@@ -261,16 +261,6 @@ fn eights(window: &Window, r: usize) -> __m512i {
         rows = _mm512_mask_set1_epi64(rows, 1 << i, window.quad(r + i) as i64);
     }
     rows
-}
-
-/// Loads sixteen bytes of each of the four rows from `r` on.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn sixteens(window: &Window, r: usize) -> __m512i {
-    let rows = load_array::<16>(window.first(r));
-    let rows = _mm512_inserti32x4::<1>(rows, load_codes(window.first(r + 1)));
-    let rows = _mm512_inserti32x4::<2>(rows, load_codes(window.first(r + 2)));
-    _mm512_inserti32x4::<3>(rows, load_codes(window.first(r + 3)))
 }
 
 /// Loads 32 bytes of each of the two rows from `r` on.

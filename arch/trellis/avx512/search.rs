@@ -19,7 +19,7 @@ use crate::floats::{LANES, halve};
 use crate::registers::amx::Tiles;
 use crate::registers::avx512::{load_ps, store_codes, transpose};
 use crate::trellis::layout::{Fit, MAX_LEVELS, MAX_STATES, TrellisCodebook};
-use crate::trellis::search::read_ways;
+use crate::trellis::search::{for_levels, read_ways};
 use crate::{MAX_DIM, codes, registers};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -52,16 +52,7 @@ pub(crate) fn viterbi_encode(
     fits: &mut [Fit],
 ) {
     let has_tiles = tiles.is_some();
-    match book.levels() {
-        1 => encode::<1>(has_tiles, book, dim, z, scales, bytes, fits),
-        2 => encode::<2>(has_tiles, book, dim, z, scales, bytes, fits),
-        3 => encode::<3>(has_tiles, book, dim, z, scales, bytes, fits),
-        4 => encode::<4>(has_tiles, book, dim, z, scales, bytes, fits),
-        6 => encode::<6>(has_tiles, book, dim, z, scales, bytes, fits),
-        8 => encode::<8>(has_tiles, book, dim, z, scales, bytes, fits),
-        12 => encode::<12>(has_tiles, book, dim, z, scales, bytes, fits),
-        _ => encode::<16>(has_tiles, book, dim, z, scales, bytes, fits),
-    }
+    for_levels!(book, M => encode::<M>(has_tiles, book, dim, z, scales, bytes, fits))
 }
 
 /// Encodes vectors with M levels: finds their paths, chooses codes, and writes the planes of the

@@ -22,10 +22,9 @@
 
 use super::lanes::{Order, Places, tables};
 use super::lookup::{SMALL, find};
-use super::narrow::sixteens;
 use crate::codes::avx512::accumulate::Sums;
 use crate::codes::avx512::unpack::CHUNK;
-use crate::registers::avx512::{load, places};
+use crate::registers::avx512::{load, load_array, load_codes, places};
 use crate::rows::{Block, Window};
 use crate::trellis::layout::TrellisCodebook;
 use core::arch::x86_64::*;
@@ -151,4 +150,14 @@ pub(super) struct WovenChunk<'a> {
     /// The bytes of the path plane for each quadword, and those that exist.
     bytes: __m512i,
     mask: u64,
+}
+
+/// Loads sixteen bytes of each of the four rows from `r` on.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn sixteens(window: &Window, r: usize) -> __m512i {
+    let rows = load_array::<16>(window.first(r));
+    let rows = _mm512_inserti32x4::<1>(rows, load_codes(window.first(r + 1)));
+    let rows = _mm512_inserti32x4::<2>(rows, load_codes(window.first(r + 2)));
+    _mm512_inserti32x4::<3>(rows, load_codes(window.first(r + 3)))
 }

@@ -69,6 +69,17 @@ impl Tensor {
     }
 }
 
+/// Returns source `number` of an operation.
+pub(crate) fn source(op: &Tensor, number: usize) -> Option<&Tensor> {
+    // SAFETY: sources are null or tensors of the host's.
+    unsafe { op.src[number].as_ref() }
+}
+
+/// Returns the size of a tensor along an axis.
+pub(crate) fn size(tensor: &Tensor, axis: usize) -> usize {
+    usize::try_from(tensor.ne[axis]).unwrap_or(0)
+}
+
 /// `struct ggml_cgraph`. Only its identity is known here.
 #[cfg(feature = "cuda")]
 #[repr(C)]

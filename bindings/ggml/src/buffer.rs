@@ -6,6 +6,7 @@ use crate::instance::{Instance, NAME, instance_of, lock};
 use crate::store::{self, Rows, Store};
 use crate::system;
 use core::ffi::{c_char, c_int, c_void};
+use octaplex::cells::PAGE;
 use octaplex::f16;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
@@ -193,7 +194,7 @@ fn read(store: &Store, at: usize, out: &mut [u8]) -> Result<(), String> {
             let (mut at, mut out) = (at, out);
             while !out.is_empty() {
                 let (first, skip) = (at / row, at % row);
-                let last = ((first / 64 + 1) * 64).min((at + out.len()).div_ceil(row));
+                let last = ((first / PAGE + 1) * PAGE).min((at + out.len()).div_ceil(row));
                 let mut rows = vec![f16::ZERO; (last - first) * store.width];
                 pages.read_rows(first..last, &mut rows).map_err(|why| why.to_string())?;
                 let mut encoded = Vec::with_capacity(2 * rows.len());

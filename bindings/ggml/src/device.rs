@@ -1,6 +1,6 @@
 //! The device, its registry, and its backend, which computes graphs.
 
-use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor, Version};
+use crate::abi::{self, Backend, Device, FAILED, Props, Registry, SUCCESS, Tensor, Version, source};
 use crate::abi::{BufferType2, BufferType3};
 #[cfg(feature = "cuda")]
 use crate::cuda;
@@ -230,9 +230,7 @@ fn kind_of<'a>(instance: &Instance, op: &'a Tensor) -> Kind<'a> {
             }
         }
         b"FLASH_ATTN_EXT" => {
-            // SAFETY: sources are null or tensors of the host's.
-            let source = |number: usize| unsafe { op.src[number].as_ref() };
-            let stored = |number| source(number).and_then(|tensor| store::of(instance, tensor)).is_some();
+            let stored = |number| source(op, number).and_then(|tensor| store::of(instance, tensor)).is_some();
             if stored(1) && stored(2) && ops::can_attend(instance, op) {
                 return Kind::Attend;
             }
@@ -266,10 +264,7 @@ fn is_fused(instance: &Instance, op: &Tensor) -> bool {
     match instance.host.op_name(op) {
         // It draws the operations between it and the next weights to this device.
         b"SET_ROWS" => store::is_on_host(instance, op),
-        b"FLASH_ATTN_EXT" => {
-            // SAFETY: sources are null or tensors of the host's.
-            unsafe { op.src[1].as_ref() }.is_some_and(|keys| store::is_on_host(instance, keys))
-        }
+        b"FLASH_ATTN_EXT" => source(op, 1).is_some_and(|keys| store::is_on_host(instance, keys)),
         _ => false,
     }
 }

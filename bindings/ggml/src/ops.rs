@@ -1,11 +1,11 @@
 //! The operations on caches that the host requests.
 
-use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor};
+use crate::abi::{F16, F32, FAILED, I32, I64, SUCCESS, Tensor, size, source};
 use crate::instance::{Instance, lock};
 use crate::store::{self, Rows, Store};
 use core::ffi::c_int;
 use core::ops::Range;
-use octaplex::cells::{CellAttend, CellPages, Partial};
+use octaplex::cells::{CellAttend, CellPages, PAGE, Partial};
 use octaplex::{Error, f16};
 use std::sync::{Mutex, PoisonError};
 
@@ -17,15 +17,6 @@ const ROWS: usize = 64;
 
 /// Queries of each head that help to decide the balance of keys.
 const SAMPLE: usize = 256;
-
-fn source(op: &Tensor, number: usize) -> Option<&Tensor> {
-    // SAFETY: sources are null or tensors of the host's.
-    unsafe { op.src[number].as_ref() }
-}
-
-fn size(tensor: &Tensor, axis: usize) -> usize {
-    usize::try_from(tensor.ne[axis]).unwrap_or(0)
-}
 
 /// Returns a row of a tensor in the host's memory.
 ///
@@ -234,7 +225,7 @@ impl<'a> Call<'a> {
         let offset = keys.view_offset();
         let firsts: Vec<usize> =
             (0..streams).map(|stream| (offset + stream * keys.nb[3]) / store.row_bytes()).collect();
-        if firsts.iter().any(|first| !first.is_multiple_of(64)) {
+        if firsts.iter().any(|first| !first.is_multiple_of(PAGE)) {
             return Err("the host's view of a cache begins within a page".into());
         }
         let sinks = source(op, 4);
@@ -283,7 +274,7 @@ impl<'a> Call<'a> {
 
     fn run(&self, instance: &Instance, keys: &CellPages, values: &CellPages) -> Result<(), Error> {
         let blocks = self.count.div_ceil(self.block);
-        let (units, parts) = (self.streams * self.heads * blocks, self.cells.div_ceil(64 * PART).max(1));
+        let (units, parts) = (self.streams * self.heads * blocks, self.cells.div_ceil(PAGE * PART).max(1));
         let failed: Mutex<Option<Error>> = Mutex::new(None);
         let check = |result: Result<(), Error>| {
             if let Err(error) = result {
@@ -437,11 +428,11 @@ fn shift(instance: &Instance, store: &Store, op: &Tensor, pages: &mut CellPages)
     // SAFETY: shifts are i32, one for each cell, without gaps.
     let shifts: &[i32] = unsafe { row(shifts, [0; 3]) };
     let mut failed = SUCCESS;
-    for (number, shifts) in shifts.chunks(64).enumerate() {
+    for (number, shifts) in shifts.chunks(PAGE).enumerate() {
         if shifts.iter().all(|shift| *shift == 0) {
             continue;
         }
-        let start = first + 64 * number;
+        let start = first + PAGE * number;
         let mut map = |cell: usize, rows: &mut [f32]| {
             let shifts = &shifts[cell - start..];
             let done = rotate(instance, op, [dim, heads, skip], &shifts[..rows.len() / store.width], rows);

@@ -1,6 +1,7 @@
 //! Settings from environment variables.
 
 use octaplex::cache::Choice;
+use octaplex::cells::PAGE;
 use octaplex::codecs::{F16Spec, Role};
 use octaplex::{Backend, CacheConfig, CodecSpec, LayerConfig, Profile};
 use std::{env, fs};
@@ -129,7 +130,7 @@ impl Settings {
         Ok(Self {
             choice,
             layers,
-            sinks: number("OCTAPLEX_SINKS", none.sinks, 64)?,
+            sinks: number("OCTAPLEX_SINKS", none.sinks, PAGE)?,
             window: number("OCTAPLEX_WINDOW", none.window, 1 << 20)?,
             backend,
             only_known: number("OCTAPLEX_ONLY_KNOWN", 0, 1)? == 1,
@@ -172,7 +173,7 @@ impl Settings {
 
     /// Returns how many pages of `streams` streams stay open.
     pub(crate) fn open_pages(&self, streams: usize) -> usize {
-        streams.max(1) * (1 + self.window.div_ceil(64))
+        streams.max(1) * (1 + self.window.div_ceil(PAGE))
     }
 }
 

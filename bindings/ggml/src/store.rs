@@ -3,7 +3,7 @@
 use crate::abi::{BF16, F16, Tensor};
 use crate::instance::{Instance, lock};
 use core::ffi::c_int;
-use octaplex::cells::{CellConfig, CellPages};
+use octaplex::cells::{CellConfig, CellPages, PAGE};
 use octaplex::codecs::{F16Spec, Role};
 use octaplex::{CodecSpec, f16};
 use std::sync::Mutex;
@@ -45,7 +45,7 @@ impl Store {
         if ![F16, BF16].contains(&tensor.kind) || tensor.ne[3] != 1 || width == 0 || streams == 0 {
             return None;
         }
-        if cells == 0 || !cells.is_multiple_of(64) {
+        if cells == 0 || !cells.is_multiple_of(PAGE) {
             return None;
         }
         let digits = name[PREFIX[number].len()..].iter().take_while(|byte| byte.is_ascii_digit());
@@ -165,7 +165,7 @@ impl Store {
     pub(crate) fn codec(&self) -> Option<(CodecSpec, usize, f64)> {
         let Rows::Pages(pages) = &*self.rows() else { return None };
         let config = pages.config();
-        let bits = (8 * config.page_bytes()) as f64 / (64 * self.width) as f64;
+        let bits = (8 * config.page_bytes()) as f64 / (PAGE * self.width) as f64;
         Some((config.codec, config.dim, bits))
     }
 

@@ -5,7 +5,7 @@ use crate::text::write;
 use crate::{Failure, answer};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use octaplex::codecs::{Codec, HeadId, Role};
+use octaplex::codecs::{Codec, HeadId, PAGE, Role};
 use octaplex::{Backend, CodecSpec, Error};
 
 /// Queries that share a pass over the blocks.
@@ -82,7 +82,7 @@ impl Coder {
             return rows.saturating_mul(self.codec.block_bytes());
         }
         let pages = |rows: usize| self.codec.page_bytes_max(rows);
-        (rows / 64).saturating_mul(pages(64)).saturating_add(pages(rows % 64))
+        (rows / PAGE).saturating_mul(pages(PAGE)).saturating_add(pages(rows % PAGE))
     }
 
     fn encode(&self, rows: &[f32], blocks: &mut [u8]) -> Result<usize, Failure> {

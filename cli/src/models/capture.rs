@@ -9,6 +9,7 @@ use crate::progress::Progress;
 use crate::{console, files, table};
 use candle_core::Tensor;
 use clap::Args;
+use octaplex::codecs::PAGE;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize};
 use std::collections::HashMap;
@@ -126,8 +127,8 @@ pub(crate) fn run(arguments: &Capture) -> Result<()> {
             let mut words = model.text.start_of_file(&arguments.text, most)?;
             // Tokens that fill no page would stay exact.
             words.truncate(match words.len() {
-                few @ ..64 => few,
-                many => many / 64 * 64,
+                few @ ..PAGE => few,
+                many => many / PAGE * PAGE,
             });
             words
         }

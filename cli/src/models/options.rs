@@ -11,6 +11,7 @@ use crate::keys::{KeyOptions, Keys, center_name, parse_page};
 use crate::provenance;
 use clap::Args;
 use octaplex::cache::Finer;
+use octaplex::codecs::PAGE;
 use octaplex::{Backend, CacheConfig, CodecSpec, Error, LayerConfig, Profile};
 use octaplex_candle::KvCache;
 use serde_json::{Value, json};
@@ -27,7 +28,7 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "GGUF")]
     pub(crate) model: PathBuf,
     /// Tokens of a page: 64, 128 or 256
-    #[arg(long, value_name = "TOKENS", default_value_t = 64, value_parser = parse_page)]
+    #[arg(long, value_name = "TOKENS", default_value_t = PAGE, value_parser = parse_page)]
     page: usize,
     /// First tokens that stay exact
     #[arg(long, value_name = "TOKENS", default_value_t = 4)]

@@ -135,14 +135,9 @@ impl OctopusSpec {
         }
     }
 
-    /// Returns these parameters with `bdir` bits for each coordinate of a direction, 1 to 7, and
-    /// `bnrm` bits for a radius, 0 to 6.
-    #[must_use]
-    pub const fn split_bits(self, bdir: u8, bnrm: u8) -> Self {
-        Self { bdir, bnrm, ..self }
-    }
-
     builders! {
+        bdir: u8;
+        bnrm: u8;
         rounding: Rounding;
         tail: Tail;
         norm: NormFormat;

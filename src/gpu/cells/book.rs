@@ -1,10 +1,8 @@
 //! Bookkeeping on the host: open pages, closed pages, and rows that stay exact.
 
+use crate::page::PAGE;
 use alloc::vec;
 use alloc::vec::Vec;
-
-/// Cells in a page.
-pub const PAGE: usize = 64;
 
 /// Cells for each sequence whose first cells may be exact, and the least number of such sequences: as on the CPU.
 const CELLS_OF_SEQUENCE: usize = 2048;

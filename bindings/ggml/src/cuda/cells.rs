@@ -13,7 +13,7 @@ pub(super) use again::Steps;
 
 use super::Op;
 use super::wrap::Seam;
-use crate::abi::{F16, F32, I32, I64, Tensor};
+use crate::abi::{F16, F32, I32, I64, Tensor, size, source};
 use crate::instance::lock;
 use crate::store::Store;
 use core::ffi::c_void;
@@ -60,15 +60,6 @@ pub(super) enum Begun {
     Few(Steps),
     /// In the area. Then pages close, and the book becomes the new one.
     Area { settled: Settled, book: Box<Book> },
-}
-
-fn size(tensor: &Tensor, axis: usize) -> usize {
-    usize::try_from(tensor.ne[axis]).unwrap_or(0)
-}
-
-fn source(op: &Tensor, number: usize) -> Option<&Tensor> {
-    // SAFETY: sources are null or tensors of the host's.
-    unsafe { op.src[number].as_ref() }
 }
 
 fn said(error: Error) -> String {

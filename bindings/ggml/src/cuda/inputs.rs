@@ -1,7 +1,7 @@
 //! The values that the host writes into a graph's inputs: the cells of `SET_ROWS`, and the queries at which a mask starts sequences. So
 //! both are known before the graph runs, without a wait for the GPU.
 
-use crate::abi::{F16, F32, I32, I64, Tensor};
+use crate::abi::{F16, F32, I32, I64, Tensor, size};
 use octaplex::f16;
 use std::collections::HashMap;
 
@@ -13,10 +13,6 @@ pub(super) struct Inputs {
     cells: HashMap<usize, Vec<i64>>,
     /// For each mask, the cells of queries that see only a few: stream and cell.
     first: HashMap<usize, Vec<(usize, usize)>>,
-}
-
-fn size(tensor: &Tensor, axis: usize) -> usize {
-    usize::try_from(tensor.ne[axis]).unwrap_or(0)
 }
 
 impl Inputs {
