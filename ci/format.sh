@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks formatting with rustfmt, Python with ruff (ruff.toml), the forge's workflows with actionlint, pages and comments
-# (ci/docs.py), the tables of results (ci/tables.py), the steps of .ci/run for a change (ci/steps.py), and the decoders in
-# Python that follow docs/formats.md alone (tests/specification/). It takes seconds.
+# (ci/docs.py), tables of results (ci/tables.py) and figures elsewhere (ci/figures.py), the steps of .ci/run for a change
+# (ci/steps.py), and the decoders in Python that follow docs/formats.md alone (tests/specification/). It takes seconds.
 #
 # usage: ci/format.sh
 set -euo pipefail
@@ -16,6 +16,7 @@ fi
 "$lint/bin/ruff" check --quiet --no-cache
 "$lint/bin/actionlint" .github/workflows/*.yml
 ci/docs.py
-ci/tables.py # tables of results against docs/plots/*.csv
+ci/tables.py  # tables of results against docs/plots/*.csv
+ci/figures.py # figures elsewhere, against the same files
 ci/steps.py check
 python3 tests/specification/check.py

@@ -86,7 +86,7 @@ TABLE = (
     ("ci/release* ci/systems.sh .github/* ruff.toml", ""),
     # Scripts. One of a step runs the step: see `steps_of`. These run by hand.
     (" ".join(f"ci/{name}" for name in (
-        "book.py dependencies.sh docs.py gpu.sh hip.sh lmcache.sh models.sh newest.sh soak.sh tables.py texts.sh transformers.sh"
+        "book.py dependencies.sh docs.py figures.py gpu.sh hip.sh lmcache.sh models.sh newest.sh soak.sh tables.py texts.sh transformers.sh"
     ).split()), ""),
     ("ci/llama/* ci/hip-on-cpu/*", "llama-gpu"),
     ("ci/features.sh", "lints"),

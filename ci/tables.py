@@ -13,14 +13,7 @@ empty line and the titles. This script writes the rows below them.
 Without a NAME, a column whose title starts with `(`, `to `, `±` or `,` joins the column on its left: `0.53 (+1.3%)`,
 `3.6 to 3.9`. A NAME is for ratios, and for a choice of rows. Ratios are speeds: 2.6x is 2.6 times as fast.
 
-A figure elsewhere, in prose or in a table that is written by hand, is the last number before a comment that names its cell.
-This script compares them, in every Markdown file. The figure may have fewer digits than the cell.
-
-    takes 2.0 ms <!-- figure: plots/FILE.csv ROW @ COLUMN -->
-    is 2.6x faster <!-- figure: plots/FILE.csv ROW over ROW @ COLUMN -->
-
-COLUMN is a title. ROW is the first cells of one row, with `; ` between them. No line begins with such a comment, because
-Markdown would end the paragraph there."""
+ci/figures.py checks figures in prose and in tables that are written by hand."""
 import csv
 import re
 import sys
@@ -30,12 +23,9 @@ from math import prod
 from pathlib import Path
 from statistics import median
 
-from docs import tracked
-
 ROOT = Path(__file__).resolve().parents[1]
 MARKER = re.compile(r"<!-- table: plots/(\S+)\.csv(?: (\w+))? -->")
-FIGURE = re.compile(r"<!-- figure: plots/(\S+)\.csv (.+?)(?: over (.+?))? @ (.+?) -->")
-WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs", "llama-cpp", "llama-threads"}  # pictures and links
+WITHOUT_TABLE = {"smollm2", "qwen05", "qwen15", "gpu-codecs", "llama-cpp", "llama-threads", "figures"}  # pictures and links
 
 
 def read(name):
@@ -179,6 +169,11 @@ class Tables:
         for score, ns, error in rows:
             yield score, ns, faster(rows[0][1], ns), error
 
+    def trellis(titles, rows):
+        """Two instruction sets in one cell."""
+        for what, *speeds in rows:
+            yield what, *(f"{a}x, {b}x" for a, b in zip(speeds[::2], speeds[1::2]))
+
     def profile_texts(titles, rows):
         texts = defaultdict(dict)
         for model, text, tokens, _, bits, without, profile in rows:
@@ -260,8 +255,10 @@ class Tables:
             yield cache, bits, long, kl + (error and f" ± {error}"), faster(1, step), faster(1, prompt)
 
     def transformers_gpu(titles, rows):
+        """The shortest and the longest context, and the most sequences."""
         for cache, sequences, tokens, *cells in rows:
-            yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
+            if (sequences, tokens) in (("1", "2048"), ("1", "131072"), ("16", "16384")):
+                yield cache, ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), *cells
 
 
 def compare(text, used):
@@ -290,32 +287,6 @@ def compare(text, used):
     return "\n".join(lines), sorted(wrong)
 
 
-def cell(titles, rows, row, column):
-    """The number in a row's cell."""
-    start = [word.strip() for word in row.replace("`", "").split(";")]
-    found = [cells for cells in rows if [each.replace("`", "") for each in cells[: len(start)]] == start]
-    if len(found) != 1 or titles.count(column) != 1:
-        raise ValueError(f"{len(found)} rows {row!r}, {titles.count(column)} columns {column!r}")
-    return float(found[0][titles.index(column)].lstrip("<"))
-
-
-def figures(text):
-    """The figures that name their cells and differ: numbers of lines, and words."""
-    for found in re.finditer(r"<!-- figure.*?-->", text, re.DOTALL):
-        line, before = text.count("\n", 0, found.start()), re.sub(r"<!--.*?-->", "", text[: found.start()], flags=re.DOTALL)
-        number = (re.findall(r"\d[\d,]*(?:\.\d+)?", before.rsplit("\n\n", 1)[-1]) or [""])[-1].replace(",", "")
-        try:
-            name, row, under, column = FIGURE.fullmatch(found[0]).groups()
-            exact = cell(*read(name), row, column) / (cell(*read(name), under, column) if under else 1)
-            unit = 0.1 ** len(number.partition(".")[2])
-            if abs(float(number) - exact) > 0.5 * unit + 1e-9:
-                yield line, f"{number}, and {found[0]} is {exact:.6g}"
-            if before.rpartition("\n")[2].strip() == "":
-                yield line, "a line begins with a figure's comment"
-        except (ArithmeticError, AttributeError, OSError, ValueError) as error:
-            yield line, f"{found[0]}: {error}"
-
-
 def main():
     write, used, count = sys.argv[1:] == ["--write"], set(), 0
     for path in sorted((ROOT / "docs").rglob("*.md")):
@@ -326,20 +297,13 @@ def main():
         for line, what in wrong:
             print(f"{path.relative_to(ROOT)}:{line + 1}: {what}")
         count += len(wrong)
-    named = 0
-    for name in tracked("*.md"):
-        text = (ROOT / name).read_text()
-        named += text.count("<!-- figure")
-        for line, what in figures(text):
-            print(f"{name}:{line + 1}: {what}")
-            count += 1
     files = {path.stem for path in (ROOT / "docs/plots").glob("*.csv")} - WITHOUT_TABLE
     for name in sorted(files.union(name for name in vars(Tables) if name[0] != "_") - used):
         print(f"docs: no page has the table of {name}")
         count += 1
     if count:
         sys.exit(f"differences: {count}. Where a file of docs/plots is right, run python3 ci/tables.py --write")
-    print(f"The tables of {len(files)} files and {named} other figures are in order")
+    print(f"The tables of {len(files)} files are in order")
 
 
 if __name__ == "__main__":

@@ -35,4 +35,4 @@ def test_the_first_program(tmp_path):
     done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     tokens, bits = re.fullmatch(r"(\d+) tokens, ([\d.]+) bits a value", done.stdout.splitlines()[-1]).groups()
-    assert tokens == "4011" and 3.2 < float(bits) < 4.5  # 4,000 of the prompt and 12, without the newest
+    assert tokens == "4011" and 3.2 < float(bits) < 4.5  # 4,000 of the prompt, whose tokens are bytes here, and 12 without the newest

@@ -1,5 +1,5 @@
 // The page. It sends choices to two workers (worker.js), and shows their answers.
-import { FAMILIES, FIRST, MODELS, SPECS, WIDTHS, familyOf } from "./choices.js";
+import { EVERY_WIDTH, FAMILIES, FIRST, MODELS, SPECS, WIDTHS, familyOf } from "./choices.js";
 import * as maps from "./maps.js";
 import * as plot from "./plot.js";
 
@@ -266,10 +266,10 @@ async function showSavings() {
   $("dim").setAttribute("aria-valuetext", String(dim));
   $("context-said").textContent = `${context.toLocaleString("en")} tokens`;
   $("context").setAttribute("aria-valuetext", `${context} tokens`);
-  const { spec } = state;
-  const answer = await askModelBits({ specs: [spec], kvHeads: heads, dim });
+  const answer = await askModelBits({ specs: [state.spec, EVERY_WIDTH], kvHeads: heads, dim });
   if (answer === null) return;
-  const [bits] = answer;
+  // The default, where a width lacks the first choice, is the library's, too.
+  const [spec, bits] = answer[0] === null && state.spec === FIRST ? [EVERY_WIDTH, answer[1]] : [state.spec, answer[0]];
   const values = 2 * layers * heads * dim * context;
   const exact = (values * 16) / 8;
   if (bits === null) {
@@ -353,7 +353,7 @@ async function open(name, buffer) {
   const { dim, layers, kvHeads, group, hasQueries, tokens, origin } = sample;
   state.bits = await now("bits", { specs: SPECS, kvHeads, dim });
   const heads = layers.length * kvHeads * group;
-  const spec = state.bits[SPECS.indexOf(state.spec)] === null ? FIRST : state.spec;
+  const spec = state.bits[SPECS.indexOf(state.spec)] === null ? EVERY_WIDTH : state.spec;
   Object.assign(state, { sample, spec, head: hasQueries ? Math.min(state.head, heads - 1) : state.head, map: null });
   $("head").replaceChildren(...Array.from({ length: heads }, (_, head) => made("option", { value: head }, headName(head))));
   $("head").value = String(state.head);
