@@ -118,7 +118,7 @@ class Tables:
 
     def heads(titles, rows):
         """A row for each width, instruction set and cache, a column for each (tokens, query heads, queries)."""
-        return heads_of(rows, ("ggml f16", "graded / trellis", "turboquant / turboquant"))
+        return heads_of(rows, ("ggml f16", "plain f16", "graded / trellis", "turboquant / turboquant"))
 
     def heads_of_ggml(titles, rows):
         return heads_of(rows, ("ggml q8_0", "ggml q4_0", "graded / trellis"), ("128",))
