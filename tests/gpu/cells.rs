@@ -45,7 +45,7 @@ impl Case {
         Self { book, plan, layer, scratch, area, dim }
     }
 
-    fn place(&self) {
+    fn place(&mut self) {
         self.plan.set_places(self.book.places()).unwrap();
         self.plan.set_table(0, &self.book.closed(0, PAGES)).unwrap();
     }
