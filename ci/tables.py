@@ -72,6 +72,9 @@ def joined(titles, rows):
 # Attention of one head, and settings of llama.cpp: names in files and in tables. Other rows are in the files only.
 HEADS = {"graded / trellis": "`graded` / `trellis`", "turboquant / turboquant": "`turboquant`"}
 ARM = [f"{codes} 1 neon-dotprod" for codes in ("codes 16 128", "trellis 4 128", "trellis 8 64", "trellis 2 64")]
+# Keys' kernels and values' kernel of one token's attention.
+ARM_CACHES = {"`graded` / `trellis`": (("trellis 8 64", "trellis 2 64"), "trellis 4 128"),
+              "`trellis`": (("trellis 4 128",), "trellis 4 128"), "`turboquant`": (("codes 16 128",), "codes 16 128")}
 GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
 LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, 3.2 bits": "no setting"}
 
@@ -150,6 +153,29 @@ class Tables:
             elif shape in ARM:
                 codes, levels, dim, *_ = shape.split()
                 yield f"{what}, {codes} of {levels}, width {dim}", a55, n1, v2, m1
+
+    def arm_attention(titles, rows):
+        """Cycles a token and query for scores and sum, and speeds relative to ggml's f16."""
+        cycles = {row[0]: dict(zip(titles[2:], map(float, row[2:]))) for row in rows}
+        cpus = ("cortex-a55", "cortex-a57", "neoverse-n1", "apple-m1", "neoverse-v2")
+        old = "cortex-a57"  # no dot products, no f16 arithmetic
+
+        def total(cpu, *kernels, queries=1):
+            return sum(cycles[kernel][cpu] for kernel in kernels) / queries
+
+        f16 = {cpu: total(cpu, *(f"ggml {call}-f16{'-f32' if cpu == old else ''}" for call in ("score", "sum"))) for cpu in cpus}
+        yield "ggml f16", *(f"{f16[cpu]:.0f}" for cpu in cpus)
+        for kind in "q8_0", "q4_0":
+            both = {cpu: total(cpu, f"ggml score-{kind}", f"ggml sum-{kind}") for cpu in cpus if cpu != old}
+            yield f"ggml {kind}", *(f"{both[cpu]:.0f} ({faster(f16[cpu], both[cpu])})" if cpu in both else "" for cpu in cpus)
+        for queries, of in (1, "one query"), (4, "groups of four"):
+            for cache, (scores, values) in ARM_CACHES.items():
+                cells = []
+                for cpu in cpus:
+                    way = f"{queries} {'neon' if cpu == old else 'neon-dotprod'}"
+                    ours = total(cpu, *(f"score {kernel} {way}" for kernel in scores), f"sum {values} {way}", queries=queries)
+                    cells.append(f"{ours:.0f} ({faster(f16[cpu], ours)})")
+                yield f"{cache}, {of}", *cells
 
     def gpu_steps(titles, rows):
         """A choice of columns, and how many times as fast as cuDNN."""

@@ -9,7 +9,7 @@ typedef struct { float16_t d; int8_t q[BLOCK]; } q8_0;
 typedef struct { float16_t d; uint8_t q[BLOCK / 2]; } q4_0;
 
 float16_t halves[ROWS * D], query[D], acc[D], weights[ROWS];
-float query32[D], acc32[D], weights32[ROWS], out[ROWS];
+float query32[D], acc32[D], decoded[D], weights32[ROWS], out[ROWS];
 q8_0 rows8[ROWS * D / BLOCK], query8[D / BLOCK];
 q4_0 rows4[ROWS * D / BLOCK];
 
@@ -79,10 +79,36 @@ static void score_q4_0(void) {
   }
 }
 
+// Sums of quantised rows: ggml decodes a row to memory, in plain C, and adds it in f32.
+static void add_row(int r) {
+  for (int i = 0; i < D; i++) acc32[i] += decoded[i] * weights32[r];
+}
+
+static void sum_q8_0(void) {
+  for (int r = 0; r < ROWS; r++) {
+    const q8_0 *x = rows8 + r * (D / BLOCK);
+    for (int b = 0; b < D / BLOCK; b++)
+      for (int i = 0; i < BLOCK; i++) decoded[b * BLOCK + i] = x[b].q[i] * (float)x[b].d;
+    add_row(r);
+  }
+}
+
+static void sum_q4_0(void) {
+  for (int r = 0; r < ROWS; r++) {
+    const q4_0 *x = rows4 + r * (D / BLOCK);
+    for (int b = 0; b < D / BLOCK; b++)
+      for (int i = 0; i < BLOCK / 2; i++) {
+        decoded[b * BLOCK + i] = ((x[b].q[i] & 15) - 8) * (float)x[b].d;
+        decoded[b * BLOCK + i + BLOCK / 2] = ((x[b].q[i] >> 4) - 8) * (float)x[b].d;
+      }
+    add_row(r);
+  }
+}
+
 int main(int count, char **words) {
   const struct { const char *name; void (*run)(void); } kernels[] = {
     {"score-f16", score_f16}, {"sum-f16", sum_f16}, {"score-f16-f32", score_f16_f32}, {"sum-f16-f32", sum_f16_f32},
-    {"score-q8_0", score_q8_0}, {"score-q4_0", score_q4_0},
+    {"score-q8_0", score_q8_0}, {"score-q4_0", score_q4_0}, {"sum-q8_0", sum_q8_0}, {"sum-q4_0", sum_q4_0},
   };
   for (unsigned i = 0; i < sizeof kernels / sizeof *kernels; i++)
     if (count > 1 && !strcmp(words[1], kernels[i].name)) {

@@ -5,7 +5,7 @@
 #
 # LLVM has no model of the Cortex-A76: the Neoverse N1, a server core of the same design, stands for it, and the A57 for the A72.
 #
-# usage: benches/mca/run.sh [SHAPE...]   a shape is "trellis LEVELS DIM QUERIES" or "codes LEVELS DIM QUERIES"
+# usage: [LLVM=19] benches/mca/run.sh [SHAPE...]   a shape is "trellis LEVELS DIM QUERIES" or "codes LEVELS DIM QUERIES"
 #
 # Needs Debian's packages (as ci/cross.sh arm64, with llvm) and Rust. Not part of CI.
 set -euo pipefail
@@ -26,7 +26,7 @@ need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
 need qemu-user-static qemu-aarch64-static
 compgen -c | grep -E '^llvm-mca-(1[89]|[2-9][0-9])$' >/dev/null || packages+=(llvm-19)
 ((!${#packages[@]})) || ci/install.sh "${packages[@]}"
-version=$(compgen -c | sed -n 's/^llvm-mca-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)
+version=${LLVM:-$(compgen -c | sed -n 's/^llvm-mca-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)}
 
 export CARGO_TARGET_DIR=$PWD/target/cross/arm64 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 "${cargo[@]}" build --quiet --release --locked --target $target --manifest-path benches/mca/Cargo.toml
@@ -43,10 +43,11 @@ follow() {
 }
 echo "LLVM $version; the lines of docs/plots/arm.csv:" >&2
 echo "kernel,instructions,$(IFS=,; echo "${cpus[*]}")"
-for kernel in score-f16 sum-f16 score-f16-f32 sum-f16-f32 score-q8_0 score-q4_0; do
+for kernel in score-f16 sum-f16 score-f16-f32 sum-f16-f32 score-q8_0 score-q4_0 sum-q8_0 sum-q4_0; do
   follow "ggml $kernel" "$CARGO_TARGET_DIR/ggml" "$kernel"
 done
-(($#)) || set -- "codes 16 128 1" "trellis 4 128 1" "trellis 4 128 4" "trellis 4 64 1" "trellis 8 64 1" "trellis 2 64 1"
+shapes=("codes 16 128" "trellis 4 128" "trellis 4 64" "trellis 8 64" "trellis 2 64")
+(($#)) || for shape in "${shapes[@]}"; do set -- "$@" "$shape 1" "$shape 4"; done
 for call in score sum; do
   for shape in "$@"; do
     for backend in neon-dotprod neon; do
