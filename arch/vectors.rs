@@ -196,7 +196,7 @@ impl Backend {
     #[must_use]
     pub fn scale_logits(self, x: &mut [f32], offset: f32, scale: f32) -> f32 {
         dispatch!(
-            self, avx2: scalar, avx512: scalar, registers: scalar;
+            self, avx2: avx2, avx512: avx512, registers: scalar;
             scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32
         )
     }

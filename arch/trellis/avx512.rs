@@ -108,7 +108,7 @@ fn score<const KIND: usize, const RAW: usize>(
     if let [query] = queries {
         return score_single::<KIND, RAW>(lookup, pages, scale, query, scores);
     }
-    let prepare = |query: &IntQuery| lookup.query(query, scale);
+    let prepare = |query: &IntQuery, bytes: &mut ByteQuery| lookup.query(query, scale, bytes);
     let look_up = |block: &Block, columns: &mut [_]| lookup.columns::<KIND, RAW>(block, columns);
     // SAFETY: `columns` sets all of its output.
     unsafe { score_blocks(tiles, lookup.chunks, pages, queries, scores, &prepare, &look_up) }
@@ -125,10 +125,11 @@ fn score_single<const KIND: usize, const RAW: usize>(
     query: &IntQuery,
     scores: &mut [f32],
 ) {
-    let query = lookup.query(query, scale);
+    let mut bytes = ByteQuery::zeros();
+    lookup.query(query, scale, &mut bytes);
     for (rows, scores) in each_page_mut(pages, 1, scores) {
         let mut padded = None;
-        score_rows::<KIND, RAW>(lookup, &Blocks::new(rows, &mut padded), &query, scores);
+        score_rows::<KIND, RAW>(lookup, &Blocks::new(rows, &mut padded), &bytes, scores);
     }
 }
 

@@ -65,6 +65,33 @@ pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
     )
 }
 
+/// Implements `scalar::scale_logits`. The specification's fold over the lanes is a chain of sixteen
+/// comparisons, which takes longer than 64 logits. Neighbours come first, so that among equal zeros the
+/// one in the lowest lane remains, as in that fold.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(crate) fn scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32 {
+    let (chunks, tail) = x.as_chunks_mut::<16>();
+    let mut max = [_mm256_set1_ps(f32::NEG_INFINITY); 2];
+    for x in chunks {
+        for (x, max) in x.as_chunks_mut().0.iter_mut().zip(&mut max) {
+            let y = _mm256_mul_ps(_mm256_add_ps(load_ps(x), _mm256_set1_ps(offset)), _mm256_set1_ps(scale));
+            store_ps(x, y);
+            *max = _mm256_max_ps(y, *max);
+        }
+    }
+    if !tail.is_empty() {
+        // Lane 0 takes the rest.
+        let rest = _mm256_set1_ps(scalar::scale_logits(tail, offset, scale));
+        max[0] = _mm256_blend_ps::<1>(max[0], _mm256_max_ps(rest, max[0]));
+    }
+    let [low, high] = max.map(|x| {
+        let x = _mm256_max_ps(_mm256_movehdup_ps(x), x);
+        let x = _mm256_max_ps(_mm256_permute_ps::<0b11_10_11_10>(x), x);
+        _mm_max_ss(_mm256_extractf128_ps::<1>(x), _mm256_castps256_ps128(x))
+    });
+    _mm_cvtss_f32(_mm_max_ss(high, low))
+}
+
 /// Implements `scalar::multiply_columns`, with the sums of 64 rows in registers.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn multiply_columns(columns: &[f32], x: &[f32], y: &mut [f32]) {

@@ -9,6 +9,7 @@ mod rotate;
 pub(crate) use floats::{accumulate_floats, decode_floats, encode_floats, score_floats};
 pub(crate) use rotate::{rotate, rotate_inverse};
 
+use super::scalar;
 use crate::registers::avx512::{first, load_ps, load_tail, rint, store_first, store_ps};
 use core::arch::x86_64::*;
 
@@ -48,6 +49,17 @@ pub(crate) fn add(x: &[f32], y: &mut [f32]) {
     store_first(_mm512_add_ps(load_tail(y_tail), load_tail(x_tail)), y_tail);
 }
 
+/// Folds lanes with an operation that keeps its second operand among equals. Neighbours come first, so
+/// that among equal zeros the one in the lowest lane remains, as in a fold over the lanes.
+macro_rules! fold {
+    ($lanes:ident, $pick:ident) => {
+        $lanes = $pick(_mm512_permute_ps::<0b11_11_01_01>($lanes), $lanes);
+        $lanes = $pick(_mm512_permute_ps::<0b11_10_11_10>($lanes), $lanes);
+        $lanes = $pick(_mm512_shuffle_f32x4::<0b11_11_01_01>($lanes, $lanes), $lanes);
+        $lanes = $pick(_mm512_shuffle_f32x4::<0b11_10_11_10>($lanes, $lanes), $lanes);
+    };
+}
+
 /// Implements `scalar::min_max` by compare and select: the instruction `min(x, lane)` is `x < lane
 /// ? x : lane`. So neither a NaN nor the other zero replaces a lane.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -65,20 +77,29 @@ pub(crate) fn min_max(x: &[f32]) -> (f32, f32) {
         min = _mm512_mask_min_ps(min, mask, x, min);
         max = _mm512_mask_max_ps(max, mask, x, max);
     }
-    // Neighbours first, so that among equal zeros the one in the lowest lane remains, as in a fold
-    // over the lanes.
-    macro_rules! fold {
-        ($($shuffle:expr),*) => {
-            $((min, max) = (_mm512_min_ps($shuffle(min), min), _mm512_max_ps($shuffle(max), max));)*
-        };
-    }
-    fold!(
-        |x| _mm512_permute_ps::<0b11_11_01_01>(x),
-        |x| _mm512_permute_ps::<0b11_10_11_10>(x),
-        |x| _mm512_shuffle_f32x4::<0b11_11_01_01>(x, x),
-        |x| _mm512_shuffle_f32x4::<0b11_10_11_10>(x, x)
-    );
+    fold!(min, _mm512_min_ps);
+    fold!(max, _mm512_max_ps);
     (_mm512_cvtss_f32(min), _mm512_cvtss_f32(max))
+}
+
+/// Implements `scalar::scale_logits`. The specification's fold over the lanes is a chain of sixteen
+/// comparisons, which takes longer than 64 logits.
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn scale_logits(x: &mut [f32], offset: f32, scale: f32) -> f32 {
+    let (chunks, tail) = x.as_chunks_mut();
+    let mut max = _mm512_set1_ps(f32::NEG_INFINITY);
+    for x in chunks {
+        let y = _mm512_mul_ps(_mm512_add_ps(load_ps(x), _mm512_set1_ps(offset)), _mm512_set1_ps(scale));
+        store_ps(x, y);
+        max = _mm512_max_ps(y, max);
+    }
+    if !tail.is_empty() {
+        // Lane 0 takes the rest.
+        let rest = scalar::scale_logits(tail, offset, scale);
+        max = _mm512_mask_max_ps(max, 1, _mm512_set1_ps(rest), max);
+    }
+    fold!(max, _mm512_max_ps);
+    _mm512_cvtss_f32(max)
 }
 
 /// Implements `scalar::max_abs`. Zeros behind the end change nothing, and neither does the order of

@@ -102,9 +102,11 @@ impl Unit<'_> {
 
     /// Returns the positions that a row sees without the exception for sinks.
     fn visible(&self, row: usize) -> Range<usize> {
-        // With one query, as most calls have, a division would take as long as some tokens.
-        let queries = self.options.queries;
-        let query = if queries == 1 { 0 } else { (self.row + row) % queries };
+        // A division would take as long as some tokens. One query and the first head need none.
+        let (queries, mut query) = (self.options.queries, self.row + row);
+        if query >= queries {
+            query = if queries == 1 { 0 } else { query % queries };
+        }
         let position = self.options.position.saturating_add(query);
         let end = position.saturating_add(1);
         self.options.options.window.map_or(0, |window| end.saturating_sub(window))..end

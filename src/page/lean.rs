@@ -130,7 +130,7 @@ impl<'a> Lean<'a> {
             each_batch(batch.max(1), queries, scores, |queries, scores| {
                 let more = &mut more[..scores.len()];
                 scored = scored.and_then(|()| half.planes.score_planes(queries, &pages, more));
-                scores.iter_mut().zip(more).for_each(|(score, more)| *score += *more);
+                self.backend.add(more, scores);
             });
             scored?;
         }

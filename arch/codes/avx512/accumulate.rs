@@ -24,7 +24,7 @@ use crate::codes::scalar;
 use crate::codes::scalar::{PAGE, weight_limit};
 use crate::registers::amx::{Configured, Tiles};
 use crate::registers::avx512::{
-    in_order, load_ps, load_some, load_tail, rint, scales, store_codes, store_ps, store_tail,
+    in_order, load_ps, load_tail, rint, scales, store_codes, store_ps, store_tail,
 };
 use crate::rows::{Blocks, ROWS, each_page};
 use core::arch::x86_64::*;
@@ -113,12 +113,15 @@ impl ByteWeights {
         self.unit = ints.unit;
         self.offset = if ints.negative { 0x8000 } else { 0 };
         let offset = _mm512_set1_epi32(self.offset);
-        for (i, (low, high)) in self.low.iter_mut().zip(&mut self.high).enumerate().take(ints.count()) {
-            let weight = _mm512_add_epi32(ints.get(i), offset);
-            store_codes(low.write([0; 16]), _mm512_cvtepi32_epi8(weight));
-            store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(_mm512_srli_epi32::<8>(weight)));
-        }
-        self.used = ints.count();
+        self.used = weights.len().div_ceil(16);
+        let mut places = self.low.iter_mut().zip(&mut self.high);
+        ints.each(|ints| {
+            if let Some((low, high)) = places.next() {
+                let upper = _mm512_srli_epi32::<8>(_mm512_add_epi32(ints, offset));
+                store_codes(low.write([0; 16]), _mm512_cvtepi32_epi8(ints));
+                store_codes(high.write([0; 16]), _mm512_cvtepi32_epi8(upper));
+            }
+        });
         // Tiles take 64 weights at a time.
         for i in self.used..self.used.next_multiple_of(4) {
             (self.low[i], self.high[i]) = (MaybeUninit::new([0; 16]), MaybeUninit::new([0; 16]));
@@ -145,11 +148,10 @@ impl<'a> IntWeights<'a> {
         let factor = _mm512_setzero_ps();
         let mut ints = Self { weights, scales, factor, unit: 0.0, negative: false };
         let (mut max, mut any) = (factor, factor);
-        for i in 0..ints.count() {
-            let product = ints.product(i);
+        ints.products(|product| {
             max = _mm512_max_ps(_mm512_abs_ps(product), max);
             any = _mm512_or_ps(any, product);
-        }
+        });
         let max = f32::from_bits(_mm512_reduce_max_epu32(_mm512_castps_si512(max)));
         if max >= scalar::SMALLEST_WEIGHT {
             ints.negative = _mm512_movepi32_mask(_mm512_castps_si512(any)) != 0;
@@ -159,25 +161,27 @@ impl<'a> IntWeights<'a> {
         ints
     }
 
-    /// Returns the number of registers of sixteen weights.
-    #[inline]
-    pub(crate) fn count(&self) -> usize {
-        self.weights.len().div_ceil(16)
-    }
-
-    /// Returns sixteen products of weight and row scale. Behind the end weights are 0, and scales
-    /// are finite.
+    /// Calls `each` with the products of weights and row scales, sixteen at a time. Behind the end
+    /// weights are 0, and scales are finite.
+    ///
+    /// Whole sixteens have a loop without branches: it runs for every query and page.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn product(&self, i: usize) -> __m512 {
-        _mm512_mul_ps(load_some(&self.weights[16 * i..]), self.scales[i])
+    fn products(&self, mut each: impl FnMut(__m512)) {
+        let (whole, tail) = self.weights.as_chunks();
+        for (weights, scales) in whole.iter().zip(self.scales) {
+            each(_mm512_mul_ps(load_ps(weights), *scales));
+        }
+        if let (false, Some(scales)) = (tail.is_empty(), self.scales.get(whole.len())) {
+            each(_mm512_mul_ps(load_tail(tail), *scales));
+        }
     }
 
-    /// Returns the integers of weights 16·i and so on. `i` is below `count`.
+    /// Calls `each` with the integers, sixteen at a time.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn get(&self, i: usize) -> __m512i {
-        _mm512_cvtps_epi32(rint(_mm512_mul_ps(self.product(i), self.factor)))
+    pub(crate) fn each(&self, mut each: impl FnMut(__m512i)) {
+        self.products(|product| each(_mm512_cvtps_epi32(rint(_mm512_mul_ps(product, self.factor)))));
     }
 }
 
@@ -302,26 +306,25 @@ pub(crate) fn byte_weights<'a, 'w>(
 }
 
 impl ByteWeights {
-    /// Joins a sum with the lower bytes and one with the upper bytes of the weights. Subtracts what
-    /// the offset added.
+    /// Subtracts from sums what the offset added, if there is one: the offset times the sums of the
+    /// centroids themselves.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn total(&self, low: __m512i, high: __m512i, plain: __m512i) -> __m512i {
-        let sum = _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high));
-        if self.offset == 0 {
-            return sum;
+    pub(crate) fn without_offset(&self, sums: &mut [__m512i], plain: &[__m512i]) {
+        if self.offset != 0 {
+            let offset = _mm512_set1_epi32(self.offset);
+            for (sum, plain) in sums.iter_mut().zip(plain) {
+                *sum = _mm512_sub_epi32(*sum, _mm512_mullo_epi32(*plain, offset));
+            }
         }
-        _mm512_sub_epi32(sum, _mm512_mullo_epi32(plain, _mm512_set1_epi32(self.offset)))
     }
+}
 
-    /// Adds sum·unit·scale to `acc`, if the run adds anything.
-    #[inline]
-    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(crate) fn add(&self, sum: __m512i, scale: f32, acc: &mut [f32]) {
-        if self.unit != 0.0 {
-            add(acc, sum, self.unit * scale);
-        }
-    }
+/// Joins a sum with the lower bytes and one with the upper bytes of the weights.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(crate) fn join(low: __m512i, high: __m512i) -> __m512i {
+    _mm512_add_epi32(low, _mm512_slli_epi32::<8>(high))
 }
 
 /// The centroids of 64 coordinates in a run, four rows side by side. They are decoded once for all
@@ -446,7 +449,8 @@ impl Tile {
         let mut sums = [zero; N];
         for ((sums, totals), ints) in sums.iter_mut().zip(totals).zip(ints) {
             let [low, high] = totals;
-            *sums = array::from_fn(|k| ints.total(low[k], high[k], plain[k]));
+            *sums = array::from_fn(|k| join(low[k], high[k]));
+            ints.without_offset(sums, plain);
         }
         sums
     }
@@ -488,7 +492,7 @@ fn accumulate_one<const KIND: u8>(
         let mut totals = [zero; 2];
         for k in 0..step(KIND) {
             for i in 0..4 {
-                totals[k][i] = _mm512_add_epi32(low[k][i], _mm512_slli_epi32::<8>(high[k][i]));
+                totals[k][i] = join(low[k][i], high[k][i]);
             }
         }
         finish::<KIND>(&mut totals[..step(KIND)], ints.unit * scale, &mut acc[c * CHUNK..]);
@@ -513,14 +517,15 @@ pub(crate) fn add(acc: &mut [f32], sum: __m512i, factor: f32) {
     }
 }
 
-/// Adds sum·factor to up to 64 coordinates in order. Without branches if there are 64.
+/// Adds sum·factor to up to 16·N coordinates in order. Without branches if there are that many.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(crate) fn add_sums(acc: &mut [f32], sums: Sums, factor: f32) {
-    match acc.first_chunk_mut::<CHUNK>() {
+pub(crate) fn add_sums<const N: usize>(acc: &mut [f32], sums: [__m512i; N], factor: f32) {
+    match acc.as_chunks_mut().0.first_chunk_mut::<N>() {
         Some(acc) => {
-            for (sum, acc) in sums.into_iter().zip(acc.as_chunks_mut::<16>().0) {
-                add(acc, sum, factor);
+            for (sum, acc) in sums.into_iter().zip(acc) {
+                let product = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(factor));
+                store_ps(acc, _mm512_add_ps(load_ps(acc), product));
             }
         }
         None => {

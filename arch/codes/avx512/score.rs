@@ -7,7 +7,9 @@ use super::tiles::TileQueries;
 use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::codes::layout::Codebook;
 use crate::registers::amx::Tiles;
-use crate::registers::avx512::{add_four, add_lanes, load_words, narrow, scales, store_first, to_array};
+use crate::registers::avx512::{
+    add_four, add_lanes, load, load_words, narrow, scales, store_first, to_array,
+};
 use crate::rows::{Block, Blocks, ROWS, each_page_mut, each_part_mut};
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
@@ -50,34 +52,56 @@ pub(crate) struct ByteQuery {
 }
 
 impl ByteQuery {
+    /// Returns a query of zeros.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn zeros() -> Self {
+        let zero = _mm512_setzero_si512();
+        Self { values: [zero; MAX_CHUNKS], excess: zero, factor: _mm512_setzero_ps() }
+    }
+
     /// Orders a query for a kind of rows.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn new(query: &IntQuery, scale: f32, kind: u8) -> Self {
-        let mut values = [_mm512_setzero_si512(); MAX_CHUNKS];
-        let excess = query_bytes(query, kind, &mut values);
-        Self { values, excess, factor: _mm512_set1_ps(query.scale * scale) }
+        let mut new = Self::zeros();
+        new.set(query, scale, kind);
+        new
     }
-}
 
-/// Writes the bytes of a query over the zeros in `values`. Returns what the offset of the centroids
-/// adds to each sum.
-#[inline]
-#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn query_bytes(query: &IntQuery, kind: u8, values: &mut [__m512i; MAX_CHUNKS]) -> __m512i {
-    let mut sum = _mm512_setzero_si512();
-    for (chunk, values) in query.values.chunks(CHUNK).zip(values.iter_mut()) {
-        let (low, high) = chunk.split_at(chunk.len().min(32));
-        *values = narrow(load_words(low), load_words(high));
-        sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
-    }
-    if step(kind) == 2 {
-        for [a, b] in values.as_chunks_mut::<2>().0 {
-            let odd = |x| _mm512_srli_epi16::<8>(x);
-            (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
+    /// Replaces this by another query of the same width. A block of queries is prepared anew for every
+    /// call, so it sets no memory that it does not need.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(crate) fn set(&mut self, query: &IntQuery, scale: f32, kind: u8) {
+        let (whole, tail) = query.values.as_chunks::<CHUNK>();
+        let values = &mut self.values[..whole.len() + usize::from(!tail.is_empty())];
+        for (chunk, values) in whole.iter().zip(&mut *values) {
+            let [low, high] = chunk.as_chunks::<32>().0 else { continue };
+            *values = narrow(load(low), load(high));
         }
+        if let (false, Some(values)) = (tail.is_empty(), values.last_mut()) {
+            let (low, high) = tail.split_at(tail.len().min(32));
+            *values = narrow(load_words(low), load_words(high));
+        }
+        let mut sum = _mm512_setzero_si512();
+        for values in &mut *values {
+            sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(-128), *values);
+        }
+        let count = values.len();
+        if step(kind) == 2 {
+            // The last pair may have a register of zeros.
+            if let Some(values) = self.values.get_mut(count) {
+                *values = _mm512_setzero_si512();
+            }
+            for [a, b] in self.values.as_chunks_mut::<2>().0.iter_mut().take(count.div_ceil(2)) {
+                let odd = |x| _mm512_srli_epi16::<8>(x);
+                (*a, *b) = (narrow(*a, *b), narrow(odd(*a), odd(*b)));
+            }
+        }
+        self.excess = _mm512_set1_epi32(_mm512_reduce_add_epi32(sum));
+        self.factor = _mm512_set1_ps(query.scale * scale);
     }
-    _mm512_set1_epi32(_mm512_reduce_add_epi32(sum))
 }
 
 /// Scores pages of one kind: one query at a time, a few, or blocks of queries.
@@ -105,7 +129,7 @@ fn score_bytes<const KIND: u8>(
         3 | 4 => score_few::<KIND, 4>(bytes, pages, scale, queries, scores),
         5..=8 => score_few::<KIND, 8>(bytes, pages, scale, queries, scores),
         _ => {
-            let prepare = |query: &IntQuery| ByteQuery::new(query, scale, KIND);
+            let prepare = |query: &IntQuery, bytes: &mut ByteQuery| bytes.set(query, scale, KIND);
             let look_up = |block: &Block, columns: &mut [_]| bytes.columns::<KIND>(block, columns);
             // SAFETY: `columns` writes each.
             unsafe { score_blocks(tiles, bytes.chunks(), pages, queries, scores, &prepare, &look_up) }
@@ -114,7 +138,7 @@ fn score_bytes<const KIND: u8>(
 }
 
 /// Brings a query into the order of lookups.
-type Prepare<'a> = &'a dyn Fn(&IntQuery) -> ByteQuery;
+type Prepare<'a> = &'a dyn Fn(&IntQuery, &mut ByteQuery);
 /// Looks up the columns of a block, as many as there are chunks.
 type LookUp<'a> = &'a dyn Fn(&Block, &mut [MaybeUninit<Columns>]);
 
@@ -137,7 +161,7 @@ pub(crate) unsafe fn score_blocks(
     let pass = if tiles.is_some() { QUERIES } else { PASS };
     for first in (0..queries.len()).step_by(pass) {
         let pass = first..queries.len().min(first + pass);
-        let prepared = queries[pass.clone()].iter().map(prepare);
+        let prepared = (&queries[pass.clone()], prepare);
         let parts = each_part_mut(pages, queries.len(), pass.clone(), scores);
         // SAFETY: the caller vouches for `look_up`.
         unsafe {
@@ -158,12 +182,13 @@ pub(crate) unsafe fn score_blocks(
 unsafe fn score_many<'r, 's, const Q: usize>(
     chunks: usize,
     parts: impl Iterator<Item = (&'r Rows<'r>, &'s mut [f32])>,
-    queries: impl Iterator<Item = ByteQuery>,
-    look_up: LookUp,
+    (queries, prepare): (&[IntQuery], Prepare<'_>),
+    look_up: LookUp<'_>,
 ) {
-    let mut many = Many::<Q>::new();
-    for ByteQuery { values, excess, factor } in queries {
-        many.push(&values[..chunks], excess, factor);
+    let (mut many, mut bytes) = (Many::<Q>::new(), ByteQuery::zeros());
+    for query in queries {
+        prepare(query, &mut bytes);
+        many.push(&bytes.values[..chunks], bytes.excess, bytes.factor);
     }
     let mut columns = [const { MaybeUninit::uninit() }; MAX_CHUNKS];
     for (rows, scores) in parts {
@@ -189,12 +214,13 @@ unsafe fn score_tiles<'r, 's>(
     tiles: Tiles,
     chunks: usize,
     parts: impl Iterator<Item = (&'r Rows<'r>, &'s mut [f32])>,
-    queries: impl Iterator<Item = ByteQuery>,
-    look_up: LookUp,
+    (queries, prepare): (&[IntQuery], Prepare<'_>),
+    look_up: LookUp<'_>,
 ) {
-    let mut tiled = TileQueries::new(chunks);
-    for ByteQuery { values, excess, factor } in queries {
-        tiled.push(&values, excess, factor);
+    let (mut tiled, mut bytes) = (TileQueries::new(chunks), ByteQuery::zeros());
+    for query in queries {
+        prepare(query, &mut bytes);
+        tiled.push(&bytes.values, bytes.excess, bytes.factor);
     }
     let configured = tiles.configure();
     for (rows, scores) in parts {

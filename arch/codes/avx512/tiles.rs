@@ -1,12 +1,12 @@
 //! Blocks of 32 queries with AMX's tiles. The operands of `vpdpbusd` already have the layout of
 //! tiles: four bytes of a row (or of four rows) side by side.
 
-use super::accumulate::{ByteWeights, Tile};
+use super::accumulate::{ByteWeights, Tile, add_sums, join};
 use super::sums::{Columns, QUERIES, finish};
 use super::unpack::{CHUNK, MAX_CHUNKS};
 use crate::codes::scalar::PAGE;
 use crate::registers::amx::{Configured, Pairs, Products, TILE_ROWS};
-use crate::registers::avx512::{scales, store_first};
+use crate::registers::avx512::{scales, store_first, store_ps};
 use crate::rows::{Block, Blocks, ROWS};
 use core::arch::x86_64::*;
 use core::mem::MaybeUninit;
@@ -108,15 +108,28 @@ impl TileQueries {
         let rows = block * ROWS..count.min((block + 2) * ROWS);
         let next = if rows.len() > ROWS { block + 1 } else { block };
         let scales = [scales(&blocks.get(block)), scales(&blocks.get(next))];
-        for (query, scores) in scores.chunks_exact_mut(count).enumerate() {
-            // SAFETY: `score` stored tiles there, and all queries were pushed.
-            let (sums, (excess, factor)) = unsafe {
-                (sums[query % ROWS].assume_init_ref()[query / ROWS], self.ends[query].assume_init())
-            };
-            for ((sum, scales), scores) in
-                sums.into_iter().zip(scales).zip(scores[rows.clone()].chunks_mut(ROWS))
-            {
-                store_first(finish(sum, excess, factor, scales), scores);
+        let mut at = rows.start;
+        for which in 0..2 {
+            for (sums, end) in sums.iter().zip(&self.ends[which * ROWS..]) {
+                // SAFETY: `score` stored tiles there, and all queries were pushed.
+                let (sums, (excess, factor)) = unsafe { (sums.assume_init_ref()[which], end.assume_init()) };
+                // Not by `map`, which LLVM does not inline here.
+                let end = |sums, scales| finish(sums, excess, factor, scales);
+                let found = [end(sums[0], scales[0]), end(sums[1], scales[1])];
+                let scores = scores.get_mut(at..at + rows.len()).unwrap_or_default();
+                at += count;
+                match scores.first_chunk_mut::<{ 2 * ROWS }>() {
+                    Some(scores) => {
+                        for (scores, found) in scores.as_chunks_mut().0.iter_mut().zip(found) {
+                            store_ps(scores, found);
+                        }
+                    }
+                    None => {
+                        for (scores, found) in scores.chunks_mut(ROWS).zip(found) {
+                            store_first(found, scores);
+                        }
+                    }
+                }
             }
         }
     }
@@ -157,14 +170,20 @@ impl Tile {
             }
             let Some(part) = part.checked_sub(1) else { continue };
             let (queries, k) = (part / 2 * ROWS, part % 2 * 2);
-            let acc = acc[queries * width..].chunks_exact_mut(width);
-            for ((sums, ints), acc) in sums[part % 2].iter().zip(&ints[queries..]).zip(acc) {
+            let from = first + 16 * k;
+            let wide = width.saturating_sub(from).min(2 * ROWS);
+            let mut at = queries * width + from;
+            for (sums, ints) in sums[part % 2].iter().zip(&ints[queries..]) {
+                let acc = acc.get_mut(at..at + wide).unwrap_or_default();
+                at += width;
+                if ints.unit == 0.0 {
+                    continue;
+                }
                 // SAFETY: the products were stored there in the pass before.
                 let [low, high] = unsafe { sums.assume_init_ref() };
-                let acc = acc[first..].chunks_mut(16).skip(k);
-                for (j, acc) in acc.take(2).enumerate() {
-                    ints.add(ints.total(low[j], high[j], plain[k + j]), scale, acc);
-                }
+                let mut sums = [join(low[0], high[0]), join(low[1], high[1])];
+                ints.without_offset(&mut sums, &plain[k..k + 2]);
+                add_sums(acc, sums, ints.unit * scale);
             }
         }
     }

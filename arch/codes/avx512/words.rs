@@ -269,9 +269,12 @@ fn accumulate<const OFFSET: bool>(
                 let weights = &weights[q * count..][run..end];
                 let ints = IntWeights::new(weights, scales, weight_limit(levels));
                 *unit = ints.unit;
-                for (i, pairs) in pairs.as_chunks_mut().0.iter_mut().enumerate().take(ints.count()) {
-                    store_pairs(pairs, _mm512_cvtepi32_epi16(ints.get(i)));
-                }
+                let mut pairs = pairs.as_chunks_mut().0.iter_mut();
+                ints.each(|ints| {
+                    if let Some(pairs) = pairs.next() {
+                        store_pairs(pairs, _mm512_cvtepi32_epi16(ints));
+                    }
+                });
                 sums[q][..lookup.count].fill(MaybeUninit::new(zero));
             }
             for (b, pairs) in (run / ROWS..end.div_ceil(ROWS)).zip((0..).step_by(ROWS / 2)) {

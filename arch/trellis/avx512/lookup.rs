@@ -285,12 +285,11 @@ impl<'a> Lookup<'a> {
     /// Puts a query into the order of the lanes.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn query(&self, query: &IntQuery, scale: f32) -> ByteQuery {
-        let mut query = ByteQuery::new(query, scale, NATURAL);
+    pub(super) fn query(&self, query: &IntQuery, scale: f32, bytes: &mut ByteQuery) {
+        bytes.set(query, scale, NATURAL);
         let groups = load(&GROUPS[order(self.kind, self.form)]);
-        for values in &mut query.values[..self.chunks] {
+        for values in &mut bytes.values[..self.chunks] {
             *values = _mm512_permutexvar_epi64(groups, *values);
         }
-        query
     }
 }

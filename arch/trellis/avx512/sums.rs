@@ -14,7 +14,7 @@ use super::woven::{Woven, WovenChunk};
 use super::{lanes, woven};
 use crate::Rows;
 use crate::codes::avx512::accumulate::{
-    ByteWeights, RunScales, Sums, Tile, add_sums, byte_weights, configure, four, run_scales,
+    ByteWeights, RunScales, Sums, Tile, add_sums, byte_weights, configure, four, join, run_scales,
 };
 use crate::codes::avx512::sums::PASS;
 use crate::codes::avx512::unpack::CHUNK;
@@ -215,8 +215,7 @@ fn sum_one<L: FourRows>(
             }
         }
     }
-    let join = |k: usize| _mm512_add_epi32(low[k], _mm512_slli_epi32::<8>(high[k]));
-    [join(0), join(1), join(2), join(3)]
+    [join(low[0], high[0]), join(low[1], high[1]), join(low[2], high[2]), join(low[3], high[3])]
 }
 
 /// Looks up a chunk of a run.
