@@ -17,6 +17,8 @@ mod cache;
 mod cells;
 mod cut;
 mod inputs;
+mod registry;
+mod seam;
 mod told;
 mod wrap;
 

@@ -1,7 +1,7 @@
 //! The cache in one buffer of the host's: compressed cells, or f16 of CUDA's own.
 
 use super::cells::{Begun, Cells, Steps};
-use super::wrap::{Gpu, Seam};
+use super::seam::{Gpu, Seam};
 use crate::abi::{Buffer, BufferInterface, Tensor};
 use crate::instance::lock;
 use crate::store::Store;

@@ -12,7 +12,7 @@ mod operations;
 pub(super) use again::Steps;
 
 use super::Op;
-use super::wrap::Seam;
+use super::seam::Seam;
 use crate::abi::{F16, F32, I32, I64, Tensor, size, source};
 use crate::instance::lock;
 use crate::store::Store;

@@ -10,7 +10,7 @@
 
 use super::cache::{Cache, Plan};
 use super::cells::{Begun, Cells, Steps};
-use super::wrap::{Known, Seam, Wrapped, seam};
+use super::registry::{Known, Registry, Wrapped, registry};
 use super::{Op, Status};
 use crate::abi::{Backend, FAILED, Graph, SUCCESS, Tensor};
 use crate::guarded;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 type Record = extern "C" fn(*mut Backend, *mut c_void);
 
 pub(super) extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> Status {
-    let Some(seam) = seam() else { return FAILED };
+    let Some(seam) = registry() else { return FAILED };
     let Some(wrapped) = seam.backend(backend) else { return FAILED };
     guarded(FAILED, || {
         // SAFETY: the host passes a graph of its own: an array of its nodes, and their number.
@@ -71,7 +71,7 @@ fn tensors(op: &Tensor) -> impl Iterator<Item = &Tensor> {
 }
 
 /// Finds the operations on caches, each with its cache.
-fn touched(seam: &Seam, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
+fn touched(seam: &Registry, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
     let mut found = Vec::new();
     for (number, node) in nodes.iter().enumerate() {
         // SAFETY: nodes of a graph are tensors.
@@ -86,7 +86,7 @@ fn touched(seam: &Seam, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
 }
 
 struct Cut<'a> {
-    seam: &'a Seam,
+    seam: &'a Registry,
     wrapped: &'a Wrapped,
     backend: *mut Backend,
     graph: *mut c_void,

@@ -6,10 +6,10 @@
 mod transfers;
 
 use super::cache::Cache;
-use super::cells::Steps;
-use super::inputs::Inputs;
-use super::told::{Purpose, Told};
-use super::{Op, cells, cut, op_of};
+use super::registry::{Registry, Wrapped, register, registry};
+use super::seam::{Alloc, AllocSize, Gpu, Seam};
+use super::told::Purpose;
+use super::{Op, cells, cut};
 use crate::abi::{
     Backend, Buffer, BufferInterface, BufferType2, BufferType3, Device, F16, SUCCESS, Tensor, Version,
 };
@@ -22,90 +22,10 @@ use core::mem::offset_of;
 use octaplex::gpu;
 use std::collections::HashMap;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::atomic::AtomicU8;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use transfers::{get_2d_async, get_async, set_2d_async, set_async};
-
-type Alloc = extern "C" fn(*mut c_void, usize) -> *mut Buffer;
-type AllocSize = extern "C" fn(*mut c_void, *const Tensor) -> usize;
-type InitBackend = extern "C" fn(*mut Device, *const c_char) -> *mut Backend;
-type SupportsOp = extern "C" fn(*mut Device, *const Tensor) -> bool;
-type InitTensor = extern "C" fn(*mut Buffer, *mut Tensor) -> c_int;
-type SetTensor = extern "C" fn(*mut Buffer, *mut Tensor, *const c_void, usize, usize);
-
-/// All wrapped devices of the first ggml of the process. It lives as long as the process.
-pub(super) struct Seam {
-    pub(super) instance: &'static Instance,
-    pub(super) functions: GpuFunctions,
-    pub(super) gpus: Vec<Gpu>,
-    caches: Mutex<HashMap<usize, Arc<Cache>>>,
-    backends: Mutex<HashMap<usize, Arc<Wrapped>>>,
-    pub(super) inputs: Mutex<Inputs>,
-    ops: [AtomicU8; 256],
-}
-
-/// A wrapped device, and its own functions.
-pub(super) struct Gpu {
-    device: *mut Device,
-    buffer_type: *mut c_void,
-    alloc: Alloc,
-    alloc_size: Option<AllocSize>,
-    init_backend: InitBackend,
-    supports_op: SupportsOp,
-    vendor: gpu::Vendor,
-    ordinal: usize,
-    told: Mutex<Told>,
-    /// CUDA's own function for its buffers.
-    set: OnceLock<SetTensor>,
-    init: OnceLock<InitTensor>,
-    opened: OnceLock<Result<gpu::Device, String>>,
-    /// Taken while a graph with caches is computed: all contexts share the device's stream.
-    turn: Mutex<()>,
-}
-
-// SAFETY: pointers lead to structs of the host that live as long as the process, and are tied to no thread.
-unsafe impl Send for Seam {}
-// SAFETY: as above; what changes is locked.
-unsafe impl Sync for Seam {}
-
-/// A wrapped backend, and its own functions.
-pub(super) struct Wrapped {
-    pub(super) gpu: usize,
-    pub(super) own: Backend,
-    /// Two of the host's events, or null.
-    pub(super) events: [*mut c_void; 2],
-    pub(super) recorded: Mutex<Recorded>,
-}
-
-/// A whole graph of the host's, recorded as one graph of CUDA's.
-#[derive(Default)]
-pub(super) struct Recorded {
-    /// The number of the last graph that was not recorded.
-    pub(super) seen: u64,
-    pub(super) last: Option<Arc<Known>>,
-    /// Whether a recording has failed. There is no other attempt then.
-    pub(super) failed: bool,
-}
-
-/// A recorded graph.
-pub(super) struct Known {
-    pub(super) uid: u64,
-    pub(super) recording: gpu::Recording,
-    /// Its caches, and what it asks of each.
-    pub(super) caches: Vec<(Arc<Cache>, Steps)>,
-}
-
-// SAFETY: as for `Seam`. The host uses a backend from one thread at a time.
-unsafe impl Send for Wrapped {}
-// SAFETY: as above.
-unsafe impl Sync for Wrapped {}
-
-static SEAM: OnceLock<Option<Seam>> = OnceLock::new();
-
-pub(super) fn seam() -> Option<&'static Seam> {
-    SEAM.get().and_then(Option::as_ref)
-}
 
 /// Wraps the GPUs of the ggml that loaded this library, if they are to hold compressed caches.
 pub(crate) fn attach(instance: &'static Instance) {
@@ -113,7 +33,7 @@ pub(crate) fn attach(instance: &'static Instance) {
         return;
     }
     let mut wraps = false;
-    SEAM.get_or_init(|| match Seam::find(instance) {
+    register(|| match find(instance) {
         Ok(seam) => {
             wraps = true;
             Some(seam)
@@ -123,150 +43,94 @@ pub(crate) fn attach(instance: &'static Instance) {
             None
         }
     });
-    // Only now, because other threads may call the new functions at once, and they read `SEAM`.
-    if let Some(seam) = seam().filter(|_| wraps) {
+    // Only now, because other threads may call the new functions at once, and they read the registry.
+    if let Some(seam) = registry().filter(|_| wraps) {
         gpu::on_compile(|line| {
-            if let Some(seam) = self::seam() {
+            if let Some(seam) = registry() {
                 seam.instance.host.info(line);
             }
         });
-        seam.wrap();
+        wrap(seam);
     }
 }
 
-impl Seam {
-    fn find(instance: &'static Instance) -> Result<Self, String> {
-        if std::env::var_os("GGML_CUDA_GRAPH_OPT").is_some_and(|value| value == "1") {
-            return Err("GGML_CUDA_GRAPH_OPT=1 splits graphs over several streams".into());
+/// Finds the host's GPUs.
+fn find(instance: &'static Instance) -> Result<Seam, String> {
+    if std::env::var_os("GGML_CUDA_GRAPH_OPT").is_some_and(|value| value == "1") {
+        return Err("GGML_CUDA_GRAPH_OPT=1 splits graphs over several streams".into());
+    }
+    let functions = GpuFunctions::look_up(&instance.host.library)?;
+    let mut gpus = Vec::new();
+    // SAFETY: calls as ggml-backend.h declares them, with devices of the host.
+    unsafe {
+        let mut counts = HashMap::<String, usize>::new();
+        for number in 0..(functions.ggml_backend_dev_count)() {
+            let device = (functions.ggml_backend_dev_get)(number);
+            let registry = (instance.host.functions.ggml_backend_dev_backend_reg)(device);
+            if device.is_null() || registry.is_null() {
+                continue;
+            }
+            let name =
+                CStr::from_ptr((functions.ggml_backend_reg_name)(registry)).to_string_lossy().into_owned();
+            let vendor = match name.as_str() {
+                "CUDA" => gpu::Vendor::Nvidia,
+                "ROCm" => gpu::Vendor::Amd,
+                _ => continue,
+            };
+            let ordinal = counts.entry(name.clone()).or_default();
+            let buffer_type = (functions.ggml_backend_dev_buffer_type)(device);
+            let host = &instance.host;
+            if buffer_type.is_null() || !probe::is_device(&host.functions, host.version, device, buffer_type)
+            {
+                return Err(format!("the devices of {name} have another layout"));
+            }
+            let slots = slots_of(host.version, buffer_type);
+            let all = [
+                slots.0 as usize,
+                slots.1 as usize,
+                &raw const (*device).init_backend as usize,
+                &raw const (*device).supports_op as usize,
+            ];
+            if !all.into_iter().all(crate::system::is_writable) {
+                return Err(format!("the tables of {name} are read-only"));
+            }
+            gpus.push(Gpu {
+                device,
+                buffer_type,
+                alloc: *slots.0,
+                alloc_size: *slots.1,
+                init_backend: (*device).init_backend,
+                supports_op: (*device).supports_op,
+                vendor,
+                ordinal: *ordinal,
+                told: Mutex::default(),
+                set: OnceLock::new(),
+                init: OnceLock::new(),
+                opened: OnceLock::new(),
+                turn: Mutex::default(),
+            });
+            *ordinal += 1;
         }
-        let functions = GpuFunctions::look_up(&instance.host.library)?;
-        let mut gpus = Vec::new();
-        // SAFETY: calls as ggml-backend.h declares them, with devices of the host.
+    }
+    if gpus.is_empty() {
+        return Err("llama.cpp has no CUDA device; load its CUDA library before this one".into());
+    }
+    Ok(Seam { instance, functions, gpus, inputs: Mutex::default(), ops: [const { AtomicU8::new(0) }; 256] })
+}
+
+fn wrap(seam: &Seam) {
+    for gpu in &seam.gpus {
+        // SAFETY: `find` checked that these places may be written, and they have these types.
         unsafe {
-            let mut counts = HashMap::<String, usize>::new();
-            for number in 0..(functions.ggml_backend_dev_count)() {
-                let device = (functions.ggml_backend_dev_get)(number);
-                let registry = (instance.host.functions.ggml_backend_dev_backend_reg)(device);
-                if device.is_null() || registry.is_null() {
-                    continue;
-                }
-                let name = CStr::from_ptr((functions.ggml_backend_reg_name)(registry))
-                    .to_string_lossy()
-                    .into_owned();
-                let vendor = match name.as_str() {
-                    "CUDA" => gpu::Vendor::Nvidia,
-                    "ROCm" => gpu::Vendor::Amd,
-                    _ => continue,
-                };
-                let ordinal = counts.entry(name.clone()).or_default();
-                let buffer_type = (functions.ggml_backend_dev_buffer_type)(device);
-                let host = &instance.host;
-                if buffer_type.is_null()
-                    || !probe::is_device(&host.functions, host.version, device, buffer_type)
-                {
-                    return Err(format!("the devices of {name} have another layout"));
-                }
-                let slots = slots_of(host.version, buffer_type);
-                let all = [
-                    slots.0 as usize,
-                    slots.1 as usize,
-                    &raw const (*device).init_backend as usize,
-                    &raw const (*device).supports_op as usize,
-                ];
-                if !all.into_iter().all(crate::system::is_writable) {
-                    return Err(format!("the tables of {name} are read-only"));
-                }
-                gpus.push(Gpu {
-                    device,
-                    buffer_type,
-                    alloc: *slots.0,
-                    alloc_size: *slots.1,
-                    init_backend: (*device).init_backend,
-                    supports_op: (*device).supports_op,
-                    vendor,
-                    ordinal: *ordinal,
-                    told: Mutex::default(),
-                    set: OnceLock::new(),
-                    init: OnceLock::new(),
-                    opened: OnceLock::new(),
-                    turn: Mutex::default(),
-                });
-                *ordinal += 1;
-            }
-        }
-        if gpus.is_empty() {
-            return Err("llama.cpp has no CUDA device; load its CUDA library before this one".into());
-        }
-        Ok(Self {
-            instance,
-            functions,
-            gpus,
-            caches: Mutex::default(),
-            backends: Mutex::default(),
-            inputs: Mutex::default(),
-            ops: [const { AtomicU8::new(0) }; 256],
-        })
-    }
-
-    fn wrap(&self) {
-        for gpu in &self.gpus {
-            // SAFETY: `find` checked that these places may be written, and they have these types.
-            unsafe {
-                let (alloc_slot, size_slot) = slots_of(self.instance.host.version, gpu.buffer_type);
-                size_slot.write(Some(alloc_size));
-                alloc_slot.write(alloc);
-                (*gpu.device).supports_op = supports_op;
-                (*gpu.device).init_backend = init_backend;
-            }
-        }
-        self.instance
-            .host
-            .info(&format!("caches of {} GPUs are compressed where they can be", self.gpus.len()));
-    }
-
-    fn gpu_of_type(&self, buffer_type: *mut c_void) -> Option<(usize, &Gpu)> {
-        self.gpus.iter().enumerate().find(|(_, gpu)| gpu.buffer_type == buffer_type)
-    }
-
-    fn gpu_of(&self, device: *mut Device) -> Option<(usize, &Gpu)> {
-        self.gpus.iter().enumerate().find(|(_, gpu)| gpu.device == device)
-    }
-
-    pub(super) fn backend(&self, backend: *mut Backend) -> Option<Arc<Wrapped>> {
-        lock(&self.backends).get(&(backend as usize)).cloned()
-    }
-
-    /// Returns the cache that a tensor, or the tensor behind a view, belongs to.
-    pub(super) fn cache_of(&self, tensor: &Tensor) -> Option<Arc<Cache>> {
-        let root = tensor.root();
-        // Nearly all tensors end here.
-        if root.buffer.is_null() || root.name[..6] != CACHE {
-            return None;
-        }
-        lock(&self.caches).get(&(root.buffer as usize)).cloned()
-    }
-
-    /// Returns what an operation is.
-    pub(super) fn op(&self, tensor: &Tensor) -> Op {
-        const OPS: [Op; 6] = [Op::Nothing, Op::SetRows, Op::Attend, Op::Rope, Op::Copy, Op::Other];
-        let Some(known) = usize::try_from(tensor.op).ok().and_then(|op| self.ops.get(op)) else {
-            return Op::Other;
-        };
-        match known.load(Ordering::Relaxed) {
-            0 => {
-                let op = op_of(self.instance.host.op_name(tensor));
-                let number = OPS.iter().position(|other| *other == op).unwrap_or(OPS.len() - 1);
-                known.store(number as u8 + 1, Ordering::Relaxed);
-                op
-            }
-            number => OPS[usize::from(number) - 1],
+            let (alloc_slot, size_slot) = slots_of(seam.instance.host.version, gpu.buffer_type);
+            size_slot.write(Some(alloc_size));
+            alloc_slot.write(alloc);
+            (*gpu.device).supports_op = supports_op;
+            (*gpu.device).init_backend = init_backend;
         }
     }
+    seam.instance.host.info(&format!("caches of {} GPUs are compressed where they can be", seam.gpus.len()));
 }
-
-/// The beginning of the names of caches.
-const CACHE: [c_char; 6] =
-    [b'c' as c_char, b'a' as c_char, b'c' as c_char, b'h' as c_char, b'e' as c_char, b'_' as c_char];
 
 /// Returns where a buffer type has its functions that allocate, and that tell sizes.
 fn slots_of(version: Version, buffer_type: *mut c_void) -> (*mut Alloc, *mut Option<AllocSize>) {
@@ -278,34 +142,9 @@ fn slots_of(version: Version, buffer_type: *mut c_void) -> (*mut Alloc, *mut Opt
     (at(alloc).cast(), at(size).cast())
 }
 
-impl Gpu {
-    /// Returns the GPU of this device, opened at its first use.
-    pub(super) fn open(&self) -> Result<&gpu::Device, String> {
-        let open = || gpu::Device::of(self.vendor, self.ordinal).map_err(|why| why.to_string());
-        self.opened.get_or_init(open).as_ref().map_err(Clone::clone)
-    }
-
-    pub(super) fn take_turn(&self) -> MutexGuard<'_, ()> {
-        lock(&self.turn)
-    }
-
-    /// Allocates a buffer of the host's own.
-    pub(super) fn allocate(&self, bytes: usize) -> *mut Buffer {
-        (self.alloc)(self.buffer_type, bytes)
-    }
-
-    /// Returns the bytes that the host's own function tells for a tensor.
-    fn nominal(&self, instance: &Instance, tensor: *const Tensor) -> usize {
-        match self.alloc_size {
-            Some(alloc_size) => alloc_size(self.buffer_type, tensor),
-            // SAFETY: ggml.h declares the function so.
-            None => unsafe { (instance.host.functions.ggml_nbytes)(tensor) },
-        }
-    }
-}
-
 extern "C" fn alloc_size(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
-    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?))) else {
+    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
+    else {
         return 0;
     };
     let nominal = gpu.nominal(seam.instance, tensor);
@@ -329,7 +168,8 @@ extern "C" fn alloc_size(buffer_type: *mut c_void, tensor: *const Tensor) -> usi
 const SMALL: usize = 4096;
 
 extern "C" fn alloc(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
-    let Some((seam, (number, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
+    let Some((seam, (number, gpu))) =
+        registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
     else {
         return null_mut();
     };
@@ -377,7 +217,7 @@ extern "C" fn alloc(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
 }
 
 /// Makes a buffer of the host's one that holds caches.
-fn take_buffer(seam: &'static Seam, gpu: usize, buffer: *mut Buffer, size: usize) {
+fn take_buffer(seam: &Registry, gpu: usize, buffer: *mut Buffer, size: usize) {
     // SAFETY: the buffer was just allocated, and nobody else has it.
     let buffer_ref = unsafe { &mut *buffer };
     let cache = Arc::new(Cache::new(gpu, buffer_ref.interface));
@@ -420,7 +260,8 @@ extern "C" fn set_input(
 ) {
     // SAFETY: the host passes its buffer.
     let (buffer_type, usage) = unsafe { ((*buffer).buffer_type, (*buffer).usage) };
-    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?))) else {
+    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
+    else {
         return;
     };
     if usage != WEIGHTS {
@@ -437,8 +278,8 @@ fn note(seam: &Seam, tensor: *mut Tensor, data: *const c_void, offset: usize, si
     lock(&seam.inputs).note(tensor, about, offset, bytes, seam.instance.settings.sinks);
 }
 
-fn cache_of_buffer(buffer: *mut Buffer) -> Option<(&'static Seam, Arc<Cache>)> {
-    let seam = seam()?;
+fn cache_of_buffer(buffer: *mut Buffer) -> Option<(&'static Registry, Arc<Cache>)> {
+    let seam = registry()?;
     let cache = lock(&seam.caches).get(&(buffer as usize)).cloned()?;
     Some((seam, cache))
 }
@@ -459,7 +300,7 @@ extern "C" fn free_cache(buffer: *mut Buffer) {
 extern "C" fn init_declined(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
     // SAFETY: the host passes its buffer.
     let buffer_type = unsafe { (*buffer).buffer_type };
-    let Some((_, gpu)) = seam().and_then(|seam| seam.gpu_of_type(buffer_type)) else {
+    let Some((_, gpu)) = registry().and_then(|seam| seam.gpu_of_type(buffer_type)) else {
         return crate::abi::FAILED;
     };
     guarded((), || lock(&gpu.told).placed(tensor as usize));
@@ -535,7 +376,7 @@ extern "C" fn clear_cache(buffer: *mut Buffer, value: u8) {
 }
 
 extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
-    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
+    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
         return false;
     };
     let supports = (gpu.supports_op)(device, op);
@@ -558,7 +399,7 @@ type Events = [Option<extern "C" fn(*mut Device) -> *mut c_void>; 1];
 type FreeEvent = extern "C" fn(*mut Device, *mut c_void);
 
 extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *mut Backend {
-    let Some((seam, (number, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
+    let Some((seam, (number, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
         return null_mut();
     };
     let backend = (gpu.init_backend)(device, parameters);
@@ -601,7 +442,7 @@ extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *m
 
 extern "C" fn free_backend(backend: *mut Backend) {
     guarded((), || {
-        let Some(seam) = seam() else { return };
+        let Some(seam) = registry() else { return };
         let Some(wrapped) = lock(&seam.backends).remove(&(backend as usize)) else { return };
         // SAFETY: the host frees its backend once. Events come from the device's own functions.
         unsafe {

@@ -8,7 +8,7 @@ type Set2dAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize,
 type Get2dAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize, usize, usize, usize);
 
 /// Returns the buffer of a cache's tensor.
-fn buffer_of(seam: &Seam, tensor: *const Tensor) -> Option<*mut Buffer> {
+fn buffer_of(seam: &Registry, tensor: *const Tensor) -> Option<*mut Buffer> {
     // SAFETY: the host passes a tensor.
     let about = unsafe { &*tensor };
     seam.cache_of(about).map(|_| about.root().buffer)
@@ -21,7 +21,7 @@ pub(super) extern "C" fn set_async(
     offset: usize,
     size: usize,
 ) {
-    let Some(seam) = seam() else { return };
+    let Some(seam) = registry() else { return };
     if let Some(buffer) = buffer_of(seam, tensor) {
         return set_cache(buffer, tensor, data, offset, size);
     }
@@ -48,7 +48,7 @@ pub(super) extern "C" fn get_async(
     offset: usize,
     size: usize,
 ) {
-    let Some(seam) = seam() else { return };
+    let Some(seam) = registry() else { return };
     if let Some(buffer) = buffer_of(seam, tensor) {
         return get_cache(buffer, tensor, data, offset, size);
     }
@@ -71,7 +71,7 @@ pub(super) extern "C" fn set_2d_async(
     stride: usize,
     from_stride: usize,
 ) {
-    let Some(seam) = seam() else { return };
+    let Some(seam) = registry() else { return };
     if let Some(buffer) = buffer_of(seam, tensor) {
         for copy in 0..copies {
             set_cache(
@@ -102,7 +102,7 @@ pub(super) extern "C" fn get_2d_async(
     stride: usize,
     to_stride: usize,
 ) {
-    let Some(seam) = seam() else { return };
+    let Some(seam) = registry() else { return };
     if let Some(buffer) = buffer_of(seam, tensor) {
         for copy in 0..copies {
             get_cache(buffer, tensor, data.wrapping_byte_add(copy * to_stride), offset + copy * stride, size);
