@@ -23,7 +23,8 @@ class DecodeGraph:
     logits.
 
     >>> step = DecodeGraph(torch.compile(model), cache)  # doctest: +SKIP
-    >>> logits = model(prompt, cache=cache, logits_to_keep=1).logits  # doctest: +SKIP
+    >>> with torch.no_grad():  # doctest: +SKIP
+    ...     logits = model(prompt, cache=cache, logits_to_keep=1).logits
     >>> for _ in range(100):  # doctest: +SKIP
     ...     logits = step(logits[:, -1:].argmax(-1))
 
