@@ -76,7 +76,7 @@ ARM = [f"{codes} 1 neon-dotprod" for codes in ("codes 16 128", "trellis 4 128", 
 ARM_CACHES = {"`graded` / `trellis`": (("trellis 8 64", "trellis 2 64"), "trellis 4 128"),
               "`trellis`": (("trellis 4 128",), "trellis 4 128"), "`turboquant`": (("codes 16 128",), "codes 16 128")}
 GPU = ("turboquant", "trellis", "trellis:bits=2", "int")
-LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, 3.2 bits": "no setting"}
+LLAMA = {"f16": "llama.cpp's f16", "q8_0": "its `q8_0`", "q4_0": "its `q4_0`", "ours, 3.2 bits": "octaplex's default"}
 
 
 def heads_of(rows, caches, widths=("128", "64")):

@@ -222,7 +222,7 @@ fn the_readmes_table() {
         ["avx2", "avx512"].map(|isa| format!("{:.1}x", ns(isa, "ggml f16") / ns(isa, cache))).join(", ")
     };
     let expected = [
-        ("octaplex", ours(config), "no setting", Some("graded / trellis")),
+        ("octaplex", ours(config), "octaplex's default", Some("graded / trellis")),
         ("octaplex, 4.3 bits", for_bits(4.3), "`OCTAPLEX_BITS=4.3`", None),
         ("octaplex, 2.3 bits", for_bits(2.3), "`OCTAPLEX_BITS=2.3`", None),
         ("f16", plain("f16"), "its f16", Some("ggml f16")),
