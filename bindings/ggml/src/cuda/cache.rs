@@ -252,6 +252,15 @@ impl Cache {
         done
     }
 
+    /// Undoes what a failed recording has noted: none of its work ran.
+    pub(super) fn unrecord(&self) {
+        let inner = &mut *self.inner();
+        inner.failed = None;
+        if let Rows::Cells(cells) = &mut inner.rows {
+            cells.unrecord();
+        }
+    }
+
     /// Points tensors of a graph at the f16 rows.
     pub(super) fn point(&self, tensor: *mut Tensor) {
         // SAFETY: the graph's tensors are the host's, which computes the graph now.

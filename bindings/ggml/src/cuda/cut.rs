@@ -233,6 +233,8 @@ impl Cut<'_> {
                 self.seam
                     .instance
                     .say_once(&format!("tokens are computed in parts, which takes longer: {why}"));
+                caches.iter().for_each(|part| part.cache.unrecord());
+                (self.unwritten, self.awaited) = (None, false);
                 self.run(caches, of_node)
             }
         }
@@ -325,6 +327,7 @@ impl Cut<'_> {
                     SUCCESS
                 }
                 Begun::Area { settled, .. } => {
+                    self.write_rest()?;
                     self.enter(node, &cache, settled)?;
                     self.join()?;
                     let status = self.in_area(node, &cache)?;

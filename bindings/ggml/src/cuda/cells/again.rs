@@ -55,6 +55,11 @@ impl Cells {
         self.begin_few(&cells, &first, steps)
     }
 
+    /// Forgets what the operations of a graph have noted, so that they can come again.
+    pub(in crate::cuda) fn unrecord(&mut self) {
+        (self.shown, self.unwritten) = (None, None);
+    }
+
     /// Returns the first cells of the sequences that a mask starts.
     pub(super) fn first_cells<'a>(
         &'a self,
