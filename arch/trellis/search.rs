@@ -172,6 +172,7 @@ macro_rules! for_levels {
         }
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(crate) use for_levels;
 
 /// Implements `scalar::viterbi_encode`.
