@@ -265,7 +265,7 @@ if sys.argv[1:2] == ["--speed"]:
     base, ours = (min(times) for times in zip(*[(seconds(sys.argv[2], []), seconds(sys.argv[2], [device])) for _ in range(5)]))
     print(f"   {sys.argv[2]}: {1e3 * base:.2f} ms of CPU time for a token, {1e3 * ours:.2f} with octaplex ({ours / base:.2f}x)")
     sys.stdout.flush()
-    os._exit(ours > 1.2 * base)  # by 1.0x on a quiet machine
+    os._exit(ours > 3 * base)  # 1.0x on a quiet machine, and 14x if the cache leaves the device
 listed = sys.argv[1:] or open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "archs.txt")).read().split()
 began, ran, on, failed = time.monotonic(), 0, 0, []
 for arch in listed:
