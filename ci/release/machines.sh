@@ -50,7 +50,7 @@ windows() { # windows PROGRAM ARGUMENT...
       '__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE data, SIZE_T size) { return SystemFunction036(data, (ULONG)size); }' \
       | x86_64-w64-mingw32-gcc -O1 -shared -x c - -o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" -ladvapi32
   )
-  : | "$wine" "$@" # Python under Wine needs a pipe as its standard input
+  "$wine" "$@" 2> >(cat >&2) # Python under Wine does not start if its standard error is a file
 }
 
 path_for() { # path_for PLATFORM PATH: as its programs read it
