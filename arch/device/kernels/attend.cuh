@@ -66,10 +66,10 @@ constexpr int EXACT_TOKENS = 32;
 
 // A warp's keys and values, in addition to `Shared`: [WARPS][K_PART], then [WARPS][V_PART].
 constexpr int V_FROM = (WARPS * K_PART + 127) / 128 * 128;
-// Groups of a value's coordinates that a warp sums, and warps that share a group, each with some tokens.
 // Code that runs once must come from memory first. A trellis has much of it, so its loops are unrolled less: 13.7 instead of 15.3
 // microseconds for 2,048 tokens on an H200, and the same for 32,768.
 constexpr int SCORE_UNROLL = is_trellis(KEYS) ? 2 : 8, SUM_UNROLL = is_trellis(VALUES) ? 2 : 8;
+// Groups of a value's coordinates that a warp sums, and warps that share a group, each with some tokens.
 constexpr int OWN = (GROUPS + WARPS - 1) / WARPS, SHARING = GROUPS < WARPS ? WARPS / GROUPS : 1;
 
 struct Shared {
