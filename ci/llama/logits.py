@@ -157,12 +157,13 @@ elif options.test == "refused":
     runs, failed = [feed(made, tokens[:half])], 0
     for position, token in enumerate([*tokens[:20], width - 1, *tokens[:180]]) if "GGML_BACKEND_PATH" in os.environ else ():
         failed += decode(made, [(token, position - failed, 1)])[0] != 0
-    # A prompt with it fails at once, or once its pages close.
+    # A prompt with it fails, or what follows it.
     if "GGML_BACKEND_PATH" in os.environ:
         print(json.dumps({"none_failed": int(failed == 0)}))
         llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
-        statuses = [decode(made, [(width - 1, 0, 1), *((token, 1 + at, 1) for at, token in enumerate(tokens[:60]))])[0] for _ in range(2)]
-        print(json.dumps({"prompt_did_not_fail": int(0 in statuses)}))
+        prompt = [(width - 1, 0, 1), *((token, 1 + at, 1) for at, token in enumerate(tokens[:60]))]
+        followed = decode(made, prompt)[0] == 0 and decode(made, [(tokens[0], len(prompt), 1)])[0] == 0
+        print(json.dumps({"prompt_did_not_fail": int(followed)}))
         llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
     runs.append(feed(made, tokens[half:], half))
     again = feed(made, tokens[:half], 0, 1)

@@ -90,28 +90,32 @@ extern "C" __global__ void __launch_bounds__(128) recall(const __grid_constant__
         for (u32 side = 0; side < 2; side++) c.scratch[side][row + i] = *at_place(c, blockIdx.x, i, side);
 }
 
-// A block of threads for each page, head and side. Keys that are not coded become the mean of the others, so that they do not
-// move the page's centre. Such values become zeros. So do values that are not finite, because their cells are lost.
+// A block of threads for each page, head and side, and a thread for each channel. Keys that are not coded become the mean of
+// the others, so that they do not move the page's centre. Such values become zeros. So do values that are not finite, because
+// their cells are lost.
 extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__ Cells c) {
     const u32 page = blockIdx.x, head = blockIdx.y, side = blockIdx.z;
     const u64 coded = c.coded[page], width = (u64)c.kv_heads * c.dim;
     for (u32 i = threadIdx.x; i < c.dim; i += blockDim.x) {
         const u16 *from = c.scratch[side] + ((u64)c.pages[page] - c.first) * width + head * c.dim + i;
+        u16 bits[64]; // all loads are under way at once
+#pragma unroll
+        for (u32 token = 0; token < 64; token++) bits[token] = from[token * width];
         float sum = 0;
-        u32 count = 0;
         u64 usable = coded;
+#pragma unroll
         for (u32 token = 0; token < 64; token++) {
             if (!(coded >> token & 1)) continue;
-            const u32 bits = from[token * width];
-            if ((bits & 0x7C00) == 0x7C00) {
-                check(c, c.pages[page] + token, bits);
+            if ((bits[token] & 0x7C00) == 0x7C00) {
+                check(c, c.pages[page] + token, bits[token]);
                 usable &= ~(1ull << token);
             } else {
-                sum += from_f16(bits), count++;
+                sum += from_f16(bits[token]);
             }
         }
-        const u16 mean = side == 0 && count ? (u16)to_f16(sum / (float)count) : 0;
+        const u16 mean = side == 0 && usable ? (u16)to_f16(sum / (float)__popcll(usable)) : 0;
         u16 *to = c.out + (((u64)page * 64 * c.kv_heads + head) * 2 + side) * c.dim + i;
-        for (u32 token = 0; token < 64; token++) to[token * width * 2] = usable >> token & 1 ? from[token * width] : mean;
+#pragma unroll
+        for (u32 token = 0; token < 64; token++) to[token * width * 2] = usable >> token & 1 ? bits[token] : mean;
     }
 }

@@ -74,6 +74,7 @@ __device__ __forceinline__ int __float2int_rn(float x) { return (int)__builtin_r
 __device__ __forceinline__ float from_f16(unsigned bits) { return (float)__builtin_bit_cast(_Float16, (unsigned short)bits); }
 __device__ __forceinline__ unsigned to_f16(float x) { return __builtin_bit_cast(unsigned short, (_Float16)x); } // rounds to nearest, ties to even
 __device__ __forceinline__ int __popc(unsigned x) { return __builtin_popcount(x); }
+__device__ __forceinline__ int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 __device__ __forceinline__ unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
     return (unsigned)(((unsigned long long)high << 32 | low) >> (by & 31));
 }

@@ -10,6 +10,7 @@ mod lost;
 mod operations;
 
 pub(super) use again::Steps;
+pub(super) use lost::WHY;
 
 use super::Op;
 use super::seam::Seam;
@@ -46,12 +47,10 @@ pub(super) struct Cells {
     shown: Option<(usize, usize, usize, usize)>,
     /// The layer whose rows are in the area.
     opened: Option<usize>,
-    /// The cells that the graph writes.
-    writes: Vec<usize>,
     /// Rows of one side of a layer that wait for those of the other, so that one kernel writes both.
     unwritten: Option<(usize, Write)>,
-    /// The reason for which the graph fails although it was computed.
-    refused: Option<String>,
+    /// Whether pages have closed since the GPU's list of lost cells was read.
+    unread: bool,
 }
 
 /// The computation of a graph's operations.
@@ -118,9 +117,8 @@ impl Cells {
             tables: vec![None; streams],
             shown: None,
             opened: None,
-            writes: Vec::new(),
             unwritten: None,
-            refused: None,
+            unread: false,
         };
         cells.place(false)?;
         Ok(cells)
@@ -176,8 +174,9 @@ impl Cells {
 
     pub(super) fn clear(&mut self) -> Result<(), String> {
         self.book.clear();
-        (self.opened, self.refused) = (None, None);
+        self.opened = None;
         self.plan.take_lost().map_err(failed)?;
+        self.unread = false;
         self.tables.fill(None);
         for layer in &mut self.layers {
             layer.pending = Default::default();
@@ -230,9 +229,8 @@ impl Cells {
             }
             self.close(number, &settled)?;
         }
-        (self.book, self.opened) = (book, None);
-        self.forget_lost()?;
-        self.place(false)
+        (self.book, self.opened, self.unread) = (book, None, true);
+        Ok(())
     }
 
     /// Tells the GPU which pages are opened to the area, and what closes from it.
@@ -253,6 +251,7 @@ impl Cells {
     ) -> Result<(), String> {
         let _ = seam;
         self.flush()?;
+        self.forget_lost()?;
         let (layer, side) =
             self.layer_of(tensor as *const Tensor).ok_or("a tensor is no part of this cache")?;
         let row = 2 * self.width(layer);
@@ -270,12 +269,13 @@ impl Cells {
         let bytes = pool.read(&area, side == 1, first..last).map_err(failed)?;
         let skip = offset - first * row;
         out.copy_from_slice(&bytes[skip..skip + out.len()]);
-        if is_lost { Err(lost::WHY.into()) } else { Ok(()) }
+        if is_lost { Err(WHY.into()) } else { Ok(()) }
     }
 
     /// Opens all rows to f16 tensors of the host's.
     pub(super) fn open_all(&mut self, places: &[(usize, *mut c_void)]) -> Result<(), String> {
         self.flush()?;
+        self.forget_lost()?;
         let closed = self.book.closed_in(0..self.book.cells());
         self.place(false)?;
         self.plan.set_opening(&closed).map_err(failed)?;
@@ -302,7 +302,8 @@ impl Cells {
         wait: &dyn Fn(),
     ) -> Result<Result<Begun, String>, String> {
         self.flush()?;
-        (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
+        self.forget_lost()?;
+        (self.shown, self.opened, self.unwritten) = (None, None, None);
         self.check_masks(seam, nodes, ops, wait)?;
         let mut written: Vec<[Option<Vec<usize>>; 2]> = self.layers.iter().map(|_| [None, None]).collect();
         let (mut few, mut shifts, mut first) = (true, false, Vec::new());
@@ -361,7 +362,6 @@ impl Cells {
             return Ok(Err("layers write different cells".into()));
         }
         let cells = cells.unwrap_or_default();
-        self.writes.clone_from(&cells);
         if few && !shifts && self.begin_few(&cells, &first, &steps)? {
             return Ok(Ok(Begun::Few(steps)));
         }
@@ -497,7 +497,7 @@ impl Cells {
         (self.opened == Some(layer)).then(|| (self.scratch.number() as usize + at) as *mut c_void)
     }
 
-    /// Ends a graph.
+    /// Ends a graph. The host does not wait for the GPU: it prepares its next batch meanwhile.
     pub(super) fn end(&mut self, begun: Begun) -> Result<(), String> {
         match begun {
             Begun::Few(_) => {
@@ -513,16 +513,15 @@ impl Cells {
                     self.layers[layer].layer.pool().open(&self.plan, &area).map_err(failed)?;
                     self.close(layer, &settled)?;
                 }
-                self.forget_lost()?;
-                self.place(false)
+                self.unread = true;
+                Ok(())
             }
             Begun::Area { settled, book } => {
                 if let Some(layer) = self.opened {
                     self.close(layer, &settled)?;
                 }
-                (self.book, self.opened) = (*book, None);
-                self.forget_lost()?;
-                self.place(false)
+                (self.book, self.opened, self.unread) = (*book, None, true);
+                Ok(())
             }
         }
     }

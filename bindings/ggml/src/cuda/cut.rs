@@ -19,6 +19,7 @@ use core::ffi::{c_int, c_void};
 use octaplex::gpu::cells::Settled;
 use octaplex::gpu::{Device, Recording};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 type Record = extern "C" fn(*mut Backend, *mut c_void);
 
@@ -369,7 +370,6 @@ impl Cut<'_> {
 
     /// Closes pages behind a graph.
     fn end(&mut self, caches: Vec<Part>) -> Result<Status, String> {
-        let mut why = None;
         for part in caches {
             let Some(begun) = part.begun else { continue };
             let mut idle = false;
@@ -379,16 +379,11 @@ impl Cut<'_> {
             })?;
             if !idle {
                 self.fork(&part.cache)?;
-                let mut refused = None;
-                part.cache.with_cells(|cells| {
-                    cells.end(begun)?;
-                    refused = cells.take_refused();
-                    Ok(())
-                })?;
-                why = why.or(refused);
+                part.cache.with_cells(|cells| cells.end(begun))?;
+                self.seam.gpus[part.cache.gpu].unread.store(true, Ordering::Relaxed);
             }
         }
-        Ok(why.map_or(SUCCESS, |why| self.seam.instance.fail(&why)))
+        Ok(SUCCESS)
     }
 
     /// Loses the rows of caches after a part that failed.

@@ -8,7 +8,7 @@ use crate::functions::GpuFunctions;
 use crate::instance::{Instance, lock};
 use core::ffi::{c_char, c_int, c_void};
 use octaplex::gpu;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 pub(super) type Alloc = extern "C" fn(*mut c_void, usize) -> *mut Buffer;
@@ -44,6 +44,8 @@ pub(super) struct Gpu {
     pub(super) opened: OnceLock<Result<gpu::Device, String>>,
     /// Taken while a graph with caches is computed: all contexts share the device's stream.
     pub(super) turn: Mutex<()>,
+    /// Whether pages have closed since the host last waited for the GPU.
+    pub(super) unread: AtomicBool,
 }
 
 // SAFETY: pointers lead to structs of the host that live as long as the process, and are tied to no thread.

@@ -22,10 +22,10 @@ use core::mem::offset_of;
 use octaplex::gpu;
 use std::collections::HashMap;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use transfers::{get_2d_async, get_async, set_2d_async, set_async};
+use transfers::{get_2d_async, get_async, set_2d_async, set_async, synchronize};
 
 /// Wraps the GPUs of the ggml that loaded this library, if they are to hold compressed caches.
 pub(crate) fn attach(instance: &'static Instance) {
@@ -108,6 +108,7 @@ fn find(instance: &'static Instance) -> Result<Seam, String> {
                 init: OnceLock::new(),
                 opened: OnceLock::new(),
                 turn: Mutex::default(),
+                unread: AtomicBool::new(false),
             });
             *ordinal += 1;
         }
@@ -425,6 +426,9 @@ extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *m
             );
             (*backend).graph_compute = cut::graph_compute;
             (*backend).free = free_backend;
+            if !(*backend).synchronize.is_null() {
+                (*backend).synchronize = synchronize as *const c_void;
+            }
             for (slot, function) in [
                 (0, set_async as *const c_void),
                 (1, get_async as *const c_void),
@@ -454,6 +458,7 @@ extern "C" fn free_backend(backend: *mut Backend) {
             (*backend).graph_compute = wrapped.own.graph_compute;
             (*backend).free = wrapped.own.free;
             (*backend).transfers = wrapped.own.transfers;
+            (*backend).synchronize = wrapped.own.synchronize;
             (wrapped.own.free)(backend);
         }
     });

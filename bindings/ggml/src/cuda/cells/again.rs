@@ -25,11 +25,12 @@ impl Steps {
 impl Cells {
     /// Begins a graph once more. Returns false if [`begin`](Self::begin) must look at its operations.
     pub(in crate::cuda) fn begin_again(&mut self, seam: &Seam, steps: &Steps) -> Result<bool, String> {
+        self.forget_lost()?;
         let brought = self.layers.iter().any(|layer| layer.pending.iter().any(|rows| !rows.is_empty()));
         if brought || !self.book.lost().is_empty() {
             return Ok(false);
         }
-        (self.shown, self.opened, self.refused, self.unwritten) = (None, None, None, None);
+        (self.shown, self.opened, self.unwritten) = (None, None, None);
         let (mut cells, mut first) = (None, Vec::new());
         {
             let inputs = lock(&seam.inputs);
@@ -51,7 +52,6 @@ impl Cells {
             }
         }
         let cells = cells.unwrap_or_default();
-        self.writes.clone_from(&cells);
         self.begin_few(&cells, &first, steps)
     }
 

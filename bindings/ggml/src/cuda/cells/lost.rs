@@ -1,33 +1,28 @@
 //! Rows that f16 or a codec cannot hold: their cells are lost until the host writes them again.
 //!
-//! The graph that writes such a row fails, or the one in which its page closes. llama.cpp then removes the tokens of its
-//! batch. Later graphs fail as long as a mask shows a lost cell. So no wrong number leaves the cache, and other sequences go on.
+//! The GPU notes such cells, and the host reads the list when it waits for the GPU, or before its next graph: a read behind
+//! each graph would keep it from preparing the next batch meanwhile. Graphs fail as long as a mask shows a lost cell. So the
+//! cache gives no wrong number, and other sequences go on.
 
 use super::*;
 
-pub(super) const WHY: &str = "a sequence has keys or values that are not finite in f16, or too large for the codec: remove \
+pub(in crate::cuda) const WHY: &str = "a sequence has keys or values that are not finite in f16, or too large for the codec: remove \
                               it, or set OCTAPLEX_BITS=16, which leaves the cache to CUDA";
 
 impl Cells {
-    /// Forgets rows that the GPU refused, and notes whether the graph wrote one.
-    pub(super) fn forget_lost(&mut self) -> Result<(), String> {
+    /// Forgets rows that the GPU refused. Returns whether there were some since the last call.
+    pub(in crate::cuda) fn forget_lost(&mut self) -> Result<bool, String> {
+        if !core::mem::take(&mut self.unread) {
+            return Ok(false);
+        }
         let lost = self.plan.take_lost().map_err(failed)?;
         if lost.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         self.book.lose(&lost); // `place` follows
         // CUDA's attention would multiply a weight of 0 with what lies behind a mask.
         self.scratch.zero().map_err(failed)?;
-        let written = |cell: &usize| self.is_lost(*cell..*cell + 1);
-        if self.writes.iter().any(written) {
-            self.refused = Some(WHY.into());
-        }
-        Ok(())
-    }
-
-    /// Returns why the graph fails although it was computed.
-    pub(in crate::cuda) fn take_refused(&mut self) -> Option<String> {
-        self.refused.take()
+        Ok(true)
     }
 
     pub(super) fn is_lost(&self, cells: core::ops::Range<usize>) -> bool {

@@ -1,11 +1,44 @@
 //! Transfers of a backend that need not wait: those of caches go through this library.
 
 use super::*;
+use crate::cuda::cells::WHY;
 
 type SetAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize, usize);
 type GetAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize);
 type Set2dAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize, usize, usize, usize, usize);
 type Get2dAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize, usize, usize, usize);
+
+type Synchronize = extern "C" fn(*mut Backend);
+
+/// Waits for a backend. Then the log tells of rows that its caches could not hold.
+pub(super) extern "C" fn synchronize(backend: *mut Backend) {
+    let Some((seam, wrapped)) = registry().and_then(|seam| Some((seam, seam.backend(backend)?))) else {
+        return;
+    };
+    // SAFETY: the backend's own function, which is not null: see `init_backend`.
+    unsafe { core::mem::transmute::<*const c_void, Synchronize>(wrapped.own.synchronize)(backend) };
+    let gpu = &seam.gpus[wrapped.gpu];
+    guarded((), || {
+        // A graph that is being computed, also one that waits here, reads the list itself.
+        let Ok(_turn) = gpu.turn.try_lock() else { return };
+        if !gpu.unread.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let caches: Vec<Arc<Cache>> = lock(&seam.caches).values().cloned().collect();
+        for cache in caches.iter().filter(|cache| cache.gpu == wrapped.gpu) {
+            let mut lost = false;
+            let read = cache.with_cells(|cells| {
+                lost = cells.forget_lost()?;
+                Ok(())
+            });
+            if let Err(why) = read {
+                seam.instance.fail(&why);
+            } else if lost {
+                seam.instance.fail(WHY);
+            }
+        }
+    });
+}
 
 /// Returns the buffer of a cache's tensor.
 fn buffer_of(seam: &Registry, tensor: *const Tensor) -> Option<*mut Buffer> {
