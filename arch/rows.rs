@@ -196,7 +196,7 @@ impl<'a> Rows<'a> {
 
 /// The largest number of pages in a call of a kernel. What a kernel prepares, it prepares once for
 /// all of them.
-pub const MAX_PAGES: usize = if cfg!(target_os = "none") { 1 } else { 8 };
+pub const MAX_PAGES: usize = if cfg!(target_os = "none") { 1 } else { 32 };
 
 /// Rows that a call of a kernel takes as pages.
 pub(crate) struct Pages<'p, 'a> {

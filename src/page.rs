@@ -45,6 +45,7 @@ use crate::backend::Kernels;
 use crate::codec::{Codec, in_page};
 use blocks::Blocks;
 use core::ops::{Deref, Range};
+use heapless::Vec;
 use lean::Lean;
 use octaplex_arch::MAX_PAGES;
 
@@ -140,22 +141,18 @@ pub(crate) trait PageFormat {
 /// Pages that follow each other, to accumulate in one call. They are counted by the caller.
 #[derive(Default)]
 pub(crate) struct Run<'a> {
-    parts: [Part<'a>; MAX_PAGES],
+    parts: Vec<Part<'a>, MAX_PAGES>,
     first: usize,
-    len: usize,
 }
 
 impl<'a> Run<'a> {
     /// Adds page `number`, which follows the last one. Returns whether the run is then full.
     pub(crate) fn push(&mut self, number: usize, part: Part<'a>) -> bool {
-        if self.len == 0 {
+        if self.parts.is_empty() {
             self.first = number;
         }
-        if let Some(place) = self.parts.get_mut(self.len) {
-            *place = part;
-            self.len += 1;
-        }
-        self.len == MAX_PAGES
+        let _ = self.parts.push(part); // the caller empties a full run
+        self.parts.is_full()
     }
 
     /// Adds the weighted rows of the run to `acc`, and empties the run. `weights` are those of all
@@ -167,12 +164,14 @@ impl<'a> Run<'a> {
         weights: &[f32],
         acc: &mut [f32],
     ) -> Result<(), Error> {
-        let (first, len) = (self.first, core::mem::take(&mut self.len));
+        let (first, len) = (self.first, self.parts.len());
         if len == 0 {
             return Ok(());
         }
         let weights = &weights[first * queries * tokens..][..len * queries * tokens];
-        format.accumulate(weights, &self.parts[..len], acc).map_err(|error| in_page(error, first, tokens))
+        let added = format.accumulate(weights, &self.parts, acc);
+        self.parts.clear();
+        added.map_err(|error| in_page(error, first, tokens))
     }
 }
 

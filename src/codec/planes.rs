@@ -12,6 +12,7 @@ use crate::Error;
 use crate::backend::Kernels;
 use crate::codebook::{Codebook, lloyd_max};
 use crate::rotation::Rotation;
+use heapless::Vec;
 use octaplex_arch::{MAX_PAGES, Packing, Rows};
 
 /// Bytes in front of a row of planes that belong to the row before it.
@@ -165,19 +166,15 @@ impl<'a> PlaneRows<'a> {
 /// number of rows.
 ///
 /// Kernels prepare tables and queries once for all of them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PlanePages<'a> {
-    pages: [Rows<'a>; MAX_PAGES],
-    len: usize,
+    pages: Vec<Rows<'a>, MAX_PAGES>, // an array would be cleared for each call
 }
 
 impl<'a> PlanePages<'a> {
     /// Adds the rows of a page. It is lost if there are [`MAX_PAGES`] already.
     pub(crate) fn push(&mut self, rows: PlaneRows<'a>) {
-        if let Some(page) = self.pages.get_mut(self.len) {
-            *page = rows.0;
-            self.len += 1;
-        }
+        let _ = self.pages.push(rows.0);
     }
 
     /// Returns the rows of each page.
@@ -193,7 +190,7 @@ impl<'a> PlanePages<'a> {
 
     /// Returns the pages in the form that kernels take.
     fn rows(&self) -> &[Rows<'a>] {
-        self.pages.get(..self.len).unwrap_or_default()
+        &self.pages
     }
 }
 

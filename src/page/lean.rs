@@ -18,6 +18,7 @@ use crate::codec::query::{QUERY_BATCH, each_batch};
 use crate::codec::scratch::{MAX_SCRATCH, bytes_of, with_scratch, words_for};
 use crate::codec::{Codec, check_values, in_page};
 use core::ops::Range;
+use heapless::Vec;
 use octaplex_arch::{MAX_DIM, MAX_PAGES};
 
 /// The number of rows whose channels are gathered before they are encoded. It is the batch size of
@@ -293,16 +294,15 @@ impl PageFormat for Lean<'_> {
             with_scratch(tokens * (together + more), |memory| {
                 let mut page = 0;
                 for scores in scores.chunks_mut((together * count * tokens).max(1)) {
-                    let (mut some, mut found) = ([Part::default(); MAX_PAGES], 0);
-                    for (place, part) in some[..scores.len() / (count * tokens)].iter_mut().zip(&mut *parts) {
-                        (*place, found) = (part, found + 1);
+                    let mut some = Vec::<Part, MAX_PAGES>::new();
+                    for part in (&mut *parts).take(scores.len() / (count * tokens)) {
+                        let _ = some.push(part);
                     }
-                    if found == 0 {
+                    if some.is_empty() {
                         break;
                     }
-                    let some = &some[..found];
-                    let scores = &mut scores[..found * count * tokens];
-                    let scored = self.score_pages(&of_half, count, some, scores, memory);
+                    let scores = &mut scores[..some.len() * count * tokens];
+                    let scored = self.score_pages(&of_half, count, &some, scores, memory);
                     scored.map_err(|error| in_page(error, page, tokens))?;
                     for part in some {
                         len = part.centre.len();
