@@ -280,6 +280,11 @@ class Tables:
         for cache, bits, long, kl, error, step, prompt in rows:
             yield cache, bits, long, kl + (error and f" ± {error}"), faster(1, step), faster(1, prompt)
 
+    def gpu_bf16(titles, rows):
+        for sequences, tokens, best, *ours in rows:
+            times = [f"{ms} ({faster(best, ms)})" if ms else "not measured" for ms in ours]
+            yield ("" if sequences == "1" else f"{sequences} x ") + thousands(tokens), best, *times
+
     def transformers_gpu(titles, rows):
         """The shortest and the longest context, and the most sequences."""
         for cache, sequences, tokens, *cells in rows:

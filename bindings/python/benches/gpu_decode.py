@@ -112,7 +112,7 @@ def best(model, tokens, batch=1):
             cache = Cache(layers=[Exact(tokens + 1, batch) for _ in range(CONFIG.num_hidden_layers)])
             token, positions = (torch.full((batch, 1), number, device="cuda") for number in (1, tokens))
             forward = torch.compile(model.forward)
-            call = lambda: forward(token, past_key_values=cache, position_ids=positions, use_cache=True).logits  # noqa: E731
+            call = lambda: forward(token, past_key_values=cache, position_ids=positions, use_cache=True).logits
             with sdpa_kernel(backend):
                 for _ in range(3):
                     call()
