@@ -123,6 +123,11 @@ class Tables:
         """A row for each width, instruction set and cache, a column for each (tokens, query heads, queries)."""
         return heads_of(rows, ("ggml f16", "plain f16", "graded / trellis", "turboquant / turboquant"))
 
+    def heads_of_avx2(titles, rows):
+        """The rows of a CPU without AVX-512."""
+        caches = "ggml f16", "plain f16", "graded / trellis", "turboquant / turboquant"
+        return (row for row in heads_of(rows, caches) if "AVX2" in row[0])
+
     def heads_of_ggml(titles, rows):
         return heads_of(rows, ("ggml q8_0", "ggml q4_0", "graded / trellis"), ("128",))
 
