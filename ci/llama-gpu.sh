@@ -62,7 +62,7 @@ say "a sequence whose keys are not finite"
 logits "$target/lame.gguf" - "$target/base.npy" --tokens 320 --flash 1 --test refused >/dev/null
 found=$(with "$target/lame.gguf" - "$target/out.npy" --tokens 320 --flash 1 --test refused --against "$target/base.npy")
 below kl 0.02 "$found"
-for key in none_failed prompt_did_not_fail; do below $key 0 "$found"; done
+for key in none_failed prompt_did_not_fail reused_failed; do below $key 0 "$found"; done
 below again 0.1 "$found"
 grep -q "not finite in f16, or too large for the codec" "$target/log"
 

@@ -162,8 +162,22 @@ elif options.test == "refused":
         print(json.dumps({"none_failed": int(failed == 0)}))
         llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
         prompt = [(width - 1, 0, 1), *((token, 1 + at, 1) for at, token in enumerate(tokens[:60]))]
-        followed = decode(made, prompt)[0] == 0 and decode(made, [(tokens[0], len(prompt), 1)])[0] == 0
+        begun, follow = decode(made, prompt)[0] == 0, [(tokens[0], len(prompt), 1)]
+        followed = begun and decode(made, follow)[0] == 0
+        if begun:  # a state does not heal it
+            size = llama.llama_state_seq_get_size(made, 1)
+            state = ffi.new("uint8_t[]", size)
+            llama.llama_state_seq_get_data(made, state, size, 1)
+            llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
+            llama.llama_state_seq_set_data(made, state, size, 1)
+            followed |= decode(made, follow)[0] == 0
         print(json.dumps({"prompt_did_not_fail": int(followed)}))
+        llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
+        # Its cell is free for others.
+        decode(made, [(width - 1, 0, 1)])
+        llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
+        failed = sum(decode(made, [(token, at, 1)])[0] != 0 for at, token in enumerate(tokens[:130]))
+        print(json.dumps({"reused_failed": failed}))
         llama.llama_memory_seq_rm(memory(made), 1, -1, -1)
     runs.append(feed(made, tokens[half:], half))
     again = feed(made, tokens[:half], 0, 1)

@@ -100,6 +100,7 @@ static void *t_alloc(void *t, size_t n) {
 static const char *k_name(Backend *k) { return (void)k, "ROCm0"; }
 static void k_free(Backend *k) { stop(k->context), free(k); }
 static int k_compute(Backend *k, void *graph) { return compute(k->context, graph); }
+static void k_synchronize(Backend *k) { (void)k; }
 static const char *d_name(Device *d) { return d == devices ? "ROCm0" : "ROCm1"; }
 static void d_memory(Device *d, size_t *f, size_t *t) { (void)d, *f = *t = (size_t)8 << 30; }
 static int d_type(Device *d) { return (void)d, GPU; }
@@ -110,7 +111,7 @@ static void d_props(Device *d, Props *p) {
 static Backend *d_start(Device *d, const char *params) {
     Backend *k = calloc(1, sizeof *k);
     static const char guid[16] = "octaplexstandin";
-    return (void)params, k->guid = guid, k->name = k_name, k->free = k_free, k->compute = k_compute, k->device = d, k->context = start(cpu_of(CPU), 0), k;
+    return (void)params, k->guid = guid, k->name = k_name, k->free = k_free, k->compute = k_compute, k->synchronize = (void *)k_synchronize, k->device = d, k->context = start(cpu_of(CPU), 0), k;
 }
 static void *d_buffer_type(Device *d) { return (void)d, type; }
 static bool d_supports(Device *d, const Tensor *op) { return (void)d, supports(cpu_of(CPU), op); }

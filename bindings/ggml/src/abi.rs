@@ -90,8 +90,14 @@ pub(crate) struct Graph {
 
 #[cfg(feature = "cuda")]
 impl Graph {
-    /// The place at which newer versions have a number that tells graphs apart.
+    /// The place at which some versions have a number that tells graphs apart.
     pub(crate) const UID: usize = 11;
+
+    /// Returns whether a version has that number there. Without it, tokens are computed in parts. No CUDA build of 0.27 was
+    /// seen, so it is not named.
+    pub(crate) fn has_uid(version: &str) -> bool {
+        ["0.25.", "0.26."].iter().any(|known| version.starts_with(known))
+    }
 }
 
 /// A layout of ggml's backend interface.

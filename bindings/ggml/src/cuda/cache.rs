@@ -179,13 +179,7 @@ impl Cache {
     }
 
     /// Reads bytes of a tensor in f16.
-    pub(super) fn get(
-        &self,
-        seam: &Seam,
-        tensor: &Tensor,
-        offset: usize,
-        out: &mut [u8],
-    ) -> Result<(), String> {
+    pub(super) fn get(&self, tensor: &Tensor, offset: usize, out: &mut [u8]) -> Result<(), String> {
         let inner = &mut *self.inner();
         if let Some(why) = &inner.failed {
             return Err(why.clone());
@@ -194,7 +188,7 @@ impl Cache {
         let root: *const Tensor = tensor.root();
         match &mut inner.rows {
             Rows::Unknown => Ok(()),
-            Rows::Cells(cells) => cells.read(seam, root as usize, offset, out),
+            Rows::Cells(cells) => cells.read(root as usize, offset, out),
             Rows::Flat(_) => {
                 let flat = flat_of(tensor);
                 // SAFETY: the host's own function, with a tensor in memory of its own.

@@ -24,6 +24,7 @@ use octaplex::gpu::cells::{
     Address, Area, Book, CellAttention, CellLayer, CellPlan, MOST_QUERIES, PAGE, Scratch, Settled, Write,
 };
 use octaplex::gpu::{Device, Error};
+use std::collections::HashSet;
 
 struct Layer {
     /// The tensors of keys and of values.
@@ -49,8 +50,10 @@ pub(super) struct Cells {
     opened: Option<usize>,
     /// Rows of one side of a layer that wait for those of the other, so that one kernel writes both.
     unwritten: Option<(usize, Write)>,
-    /// Whether pages have closed since the GPU's list of lost cells was read.
+    /// Whether the GPU's list of lost cells must be read: pages have closed since, or a cell in it is about to be written again.
     unread: bool,
+    /// The cells that few tokens have written since.
+    few: HashSet<usize>,
 }
 
 /// The computation of a graph's operations.
@@ -119,6 +122,7 @@ impl Cells {
             opened: None,
             unwritten: None,
             unread: false,
+            few: HashSet::new(),
         };
         cells.place(false)?;
         Ok(cells)
@@ -177,6 +181,7 @@ impl Cells {
         self.opened = None;
         self.plan.take_lost().map_err(failed)?;
         self.unread = false;
+        self.few.clear();
         self.tables.fill(None);
         for layer in &mut self.layers {
             layer.pending = Default::default();
@@ -215,6 +220,7 @@ impl Cells {
         }
         cells.sort_unstable();
         cells.dedup();
+        self.forget_before(&cells)?;
         let mut book = self.book.clone();
         let settled = book.rewrite(&cells, &[]);
         self.plan_area(&settled)?;
@@ -242,14 +248,7 @@ impl Cells {
     }
 
     /// Reads bytes of a tensor in f16.
-    pub(super) fn read(
-        &mut self,
-        seam: &Seam,
-        tensor: usize,
-        offset: usize,
-        out: &mut [u8],
-    ) -> Result<(), String> {
-        let _ = seam;
+    pub(super) fn read(&mut self, tensor: usize, offset: usize, out: &mut [u8]) -> Result<(), String> {
         self.flush()?;
         self.forget_lost()?;
         let (layer, side) =
@@ -263,13 +262,16 @@ impl Cells {
         self.opened = None;
         self.place(false)?;
         self.plan.set_opening(&pages).map_err(failed)?;
-        let is_lost = self.is_lost(first..last);
         let pool = self.layers[layer].layer.pool();
         pool.open(&self.plan, &area).map_err(failed)?;
-        let bytes = pool.read(&area, side == 1, first..last).map_err(failed)?;
+        let mut bytes = pool.read(&area, side == 1, first..last).map_err(failed)?;
+        // Whoever saves a lost row saves NaN. Loaded again, it is lost again.
+        let lost: Vec<usize> =
+            self.book.lost().into_iter().filter(|cell| (first..last).contains(cell)).collect();
+        lost.iter().for_each(|cell| bytes[(cell - first) * row..][..row].fill(0xFF));
         let skip = offset - first * row;
         out.copy_from_slice(&bytes[skip..skip + out.len()]);
-        if is_lost { Err(WHY.into()) } else { Ok(()) }
+        if lost.is_empty() { Ok(()) } else { Err(WHY.into()) }
     }
 
     /// Opens all rows to f16 tensors of the host's.
@@ -362,6 +364,7 @@ impl Cells {
             return Ok(Err("layers write different cells".into()));
         }
         let cells = cells.unwrap_or_default();
+        self.forget_before(&cells)?;
         if few && !shifts && self.begin_few(&cells, &first, &steps)? {
             return Ok(Ok(Begun::Few(steps)));
         }
@@ -497,7 +500,7 @@ impl Cells {
         (self.opened == Some(layer)).then(|| (self.scratch.number() as usize + at) as *mut c_void)
     }
 
-    /// Ends a graph. The host does not wait for the GPU: it prepares its next batch meanwhile.
+    /// Ends a graph. After a large batch the host does not wait for the GPU: it prepares the next one meanwhile.
     pub(super) fn end(&mut self, begun: Begun) -> Result<(), String> {
         match begun {
             Begun::Few(_) => {

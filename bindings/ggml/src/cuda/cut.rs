@@ -428,10 +428,8 @@ impl Cut<'_> {
         }
     }
 
-    /// Returns whether graphs have a number where it is known to be.
     fn has_uid(&self) -> bool {
-        let version = &self.seam.instance.host.version_text;
-        ["0.25.", "0.26."].iter().any(|known| version.starts_with(known))
+        Graph::has_uid(&self.seam.instance.host.version_text)
     }
 
     /// Computes an operation of the host's on rows in the area.

@@ -357,7 +357,7 @@ extern "C" fn get_cache(
         // SAFETY: the host passes a tensor of the buffer; the memory was set to zeros above.
         let (about, out) = unsafe { (&*tensor, core::slice::from_raw_parts_mut(data.cast::<u8>(), size)) };
         let _turn = seam.gpus[cache.gpu].take_turn();
-        if let Err(why) = cache.get(seam, about, offset, out) {
+        if let Err(why) = cache.get(about, offset, out) {
             seam.instance.fail(&why);
         }
     });

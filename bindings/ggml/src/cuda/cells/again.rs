@@ -52,6 +52,10 @@ impl Cells {
             }
         }
         let cells = cells.unwrap_or_default();
+        self.forget_before(&cells)?;
+        if !self.book.lost().is_empty() {
+            return Ok(false);
+        }
         self.begin_few(&cells, &first, steps)
     }
 
@@ -79,6 +83,7 @@ impl Cells {
         if !self.book.write(cells) {
             return Ok(false);
         }
+        self.few.extend(cells);
         self.book.mark(first);
         self.place(steps.masked)?;
         for (stream, seen) in steps.seen.iter().enumerate() {

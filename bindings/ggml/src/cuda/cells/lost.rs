@@ -1,8 +1,9 @@
 //! Rows that f16 or a codec cannot hold: their cells are lost until the host writes them again.
 //!
-//! The GPU notes such cells, and the host reads the list when it waits for the GPU, or before its next graph: a read behind
-//! each graph would keep it from preparing the next batch meanwhile. Graphs fail as long as a mask shows a lost cell. So the
-//! cache gives no wrong number, and other sequences go on.
+//! The GPU notes such cells. After a graph in which pages close, the host reads the list when it waits for the GPU, or before
+//! its next graph: a read behind each graph would keep it from preparing the next batch meanwhile. Graphs fail as long as a
+//! mask shows a lost cell, and other sequences go on. A graph that writes rows that are not finite gives what CUDA's f16 gives:
+//! NaN, in a large batch for all its sequences.
 
 use super::*;
 
@@ -12,21 +13,24 @@ pub(in crate::cuda) const WHY: &str = "a sequence has keys or values that are no
 impl Cells {
     /// Forgets rows that the GPU refused. Returns whether there were some since the last call.
     pub(in crate::cuda) fn forget_lost(&mut self) -> Result<bool, String> {
-        if !core::mem::take(&mut self.unread) {
+        if !self.unread {
             return Ok(false);
         }
         let lost = self.plan.take_lost().map_err(failed)?;
-        if lost.is_empty() {
-            return Ok(false);
+        if !lost.is_empty() {
+            self.book.lose(&lost); // `place` follows
+            // CUDA's attention would multiply a weight of 0 with what lies behind a mask.
+            self.scratch.zero().map_err(failed)?;
         }
-        self.book.lose(&lost); // `place` follows
-        // CUDA's attention would multiply a weight of 0 with what lies behind a mask.
-        self.scratch.zero().map_err(failed)?;
-        Ok(true)
+        self.unread = false;
+        self.few.clear();
+        Ok(!lost.is_empty())
     }
 
-    pub(super) fn is_lost(&self, cells: core::ops::Range<usize>) -> bool {
-        self.book.lost().iter().any(|cell| cells.contains(cell))
+    /// The same before cells are written. If few tokens have written them before, the list may still name them.
+    pub(super) fn forget_before(&mut self, cells: &[usize]) -> Result<(), String> {
+        self.unread |= !self.few.is_empty() && cells.iter().any(|cell| self.few.contains(cell));
+        self.forget_lost().map(drop)
     }
 
     /// Fails if a mask of the graph shows a lost cell that the graph does not write.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cuda::cells::WHY;
+use std::sync::TryLockError;
 
 type SetAsync = extern "C" fn(*mut Backend, *mut Tensor, *const c_void, usize, usize);
 type GetAsync = extern "C" fn(*mut Backend, *const Tensor, *mut c_void, usize, usize);
@@ -20,7 +21,11 @@ pub(super) extern "C" fn synchronize(backend: *mut Backend) {
     let gpu = &seam.gpus[wrapped.gpu];
     guarded((), || {
         // A graph that is being computed, also one that waits here, reads the list itself.
-        let Ok(_turn) = gpu.turn.try_lock() else { return };
+        let _turn = match gpu.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         if !gpu.unread.swap(false, Ordering::Relaxed) {
             return;
         }
