@@ -48,13 +48,3 @@ fi
 awk -v most=$most 'FNR > 1 && NR == FNR { flash[$1] = $2; wasm[$1] = $3; next }
   FNR > 1 && ($2 > most * flash[$1] || $3 > most * wasm[$1]) { print $1 " is more than " most " times as large as the table says"; bad = 1 }
   END { exit bad }' "$table" "$new"
-
-# docs/platforms.md has the table in thousands.
-row() { # row PROGRAM WORDS
-  local expected
-  expected="| $2 | $(awk -v name="$1" '$1 == name { printf "%.0f | %.0f |", $2 / 1000, $3 / 1000 }' "$table")"
-  grep -qxF "$expected" docs/platforms.md || { echo "docs/platforms.md lacks: $expected" >&2; exit 1; }
-}
-row cache '`turboquant` alone'
-row family '`trellis` or `graded`, chosen at run time (feature `trellis`)'
-row any 'any codec, chosen at run time'

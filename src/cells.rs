@@ -38,6 +38,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use close::Basis;
 use core::ops::Range;
+#[cfg(feature = "gpu")]
+pub(crate) use first::shown_rows;
 use half::f16;
 use page::{Body, Page};
 

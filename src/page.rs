@@ -29,11 +29,11 @@ mod lean;
 mod norms;
 mod shape;
 
-#[cfg(feature = "alloc")]
-pub(crate) use balance::FEW;
 pub(crate) use balance::{
-    Balance, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
+    Balance, CENTRED, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
 };
+#[cfg(feature = "alloc")]
+pub(crate) use balance::{DEVIATIONS, FEW};
 pub(crate) use blocks::score_floats;
 pub(crate) use norms::MAX_TOKENS;
 #[cfg(feature = "gpu")]

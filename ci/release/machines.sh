@@ -1,4 +1,4 @@
-# Runs programs for other machines: 64-bit ARM in qemu, Windows in Wine. ci/release/test.sh includes it, and sets `place`.
+# Runs programs for other machines: 64-bit ARM in qemu, Windows in Wine. ci/release/test.sh includes it and sets `place`; ci/systems.sh does too.
 # shellcheck shell=bash disable=SC2154
 
 packages=()

@@ -21,7 +21,7 @@ use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
-use crate::page::{Spread, counted, divide, read_balance, store_mean, tame};
+use crate::page::{CENTRED, Spread, counted, divide, read_balance, store_mean, tame};
 use crate::random::Role;
 use crate::rows::{Grid, LIMIT, Rows};
 use core::ops::Range;
@@ -372,7 +372,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
 
     /// Reads a head's balance and prefix centre. When the first page closes, computes them instead.
     ///
-    /// The balance is computed from the first recent_window + page keys, and the centre from at most 128 of them. These
+    /// The balance is computed from the first recent_window + page keys, and the centre from at most [`CENTRED`] of them. These
     /// fill the window when the first page closes, even if an append has thousands of tokens more. So the result does
     /// not depend on how many tokens a call appends.
     fn decide(
@@ -405,7 +405,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             self.backend.decode_floats(Float::F16, memory, prefix);
         } else if !memory.is_empty() {
             let mut sums = [0.0f32; MAX_DIM];
-            let count = counted(full, layout.page).min(128);
+            let count = counted(full, layout.page).min(CENTRED);
             for from in (0..count).step_by(layout.page) {
                 let rows = &mut rows[..(full - from).min(layout.page) * dim];
                 self.window().gather(keys, head, state.start + from, rows);

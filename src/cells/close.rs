@@ -4,7 +4,7 @@ use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
 use crate::cache::view::MAX_QUERY;
-use crate::page::{Balance, FEW, Part, PartMut, Shape, Sizes, Spread};
+use crate::page::{Balance, DEVIATIONS, FEW, Part, PartMut, Shape, Sizes, Spread};
 use crate::page::{add_floats, read_balance, store_mean, subtract, tame};
 use crate::random::Role;
 use crate::{CodecSpec, Error};
@@ -13,10 +13,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use crossbeam_queue::ArrayQueue;
 use octaplex_arch::{Float, MAX_DIM};
-
-/// Deviations from page means that are enough to decide the balance. One full page has more, with up
-/// to 15 sinks.
-const DEVIATIONS: usize = 3 * PAGE / 4;
 
 /// The largest f16.
 const MAX_F16: f32 = 65504.0;

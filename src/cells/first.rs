@@ -13,9 +13,13 @@ impl CellConfig {
     /// Returns how many rows of closed pages may be exact besides the first of each stream: the first
     /// cells of one sequence for each 2,048 cells, and of at least 4 sequences.
     pub(super) fn shown_rows(&self) -> usize {
-        let cells = self.cells.saturating_mul(self.streams);
-        self.sinks.saturating_mul((cells / CELLS_OF_SEQUENCE).max(SEQUENCES))
+        shown_rows(self.sinks, self.cells.saturating_mul(self.streams))
     }
+}
+
+/// As [`CellConfig::shown_rows`], for `sinks` first cells of each sequence among `cells`.
+pub(crate) fn shown_rows(sinks: usize, cells: usize) -> usize {
+    sinks.saturating_mul((cells / CELLS_OF_SEQUENCE).max(SEQUENCES))
 }
 
 impl CellPages {

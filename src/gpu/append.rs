@@ -13,7 +13,7 @@ use crate::cache::encode::Encoder;
 use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, try_row};
 use crate::cache::{Center, State};
-use crate::page::{Spread, counted, store_mean, tame};
+use crate::page::{CENTRED, Spread, counted, store_mean, tame};
 use crate::random::Role;
 use crate::rows::Floats;
 use alloc::vec;
@@ -320,7 +320,7 @@ impl Layer {
             if layout.prefix(head).is_empty() {
                 continue;
             }
-            let count = counted(full, layout.page).min(128);
+            let count = counted(full, layout.page).min(CENTRED);
             let mut bytes = [0; 2 * MAX_DIM];
             keys.chunks_mut(layout.page * dim).for_each(|page| tame(page, dim));
             layout.balance.apply(&mut keys[..count * dim], balance);

@@ -17,7 +17,7 @@ mod book;
 use super::{Error, open_front, refuse, tables};
 use crate::backend::Kernels;
 use crate::cache::layout::Layout;
-use crate::page::{FEW, Spread, store_mean, tame};
+use crate::page::{DEVIATIONS, FEW, Spread, store_mean, tame};
 use crate::{Backend, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -30,9 +30,6 @@ pub use octaplex_device::{Address, Area, CellAttention, CellPlan, MOST_QUERIES, 
 
 /// Pages that decide the balance, at most.
 const DECIDING: usize = 8;
-
-/// Deviations from page means that are enough to decide it.
-const DEVIATIONS: u32 = 3 * PAGE as u32 / 4;
 
 /// Keys and values of one layer in cells on a GPU.
 #[derive(Debug)]
@@ -166,7 +163,7 @@ impl CellLayer {
             let rows = pages.iter().map(|(_, coded)| coded.count_ones()).filter(|rows| *rows >= least);
             rows.map(|rows| rows.saturating_sub(1)).sum::<u32>()
         };
-        let least = if deviations(FEW as u32) >= DEVIATIONS { FEW } else { 0 };
+        let least = if deviations(FEW as u32) >= DEVIATIONS as u32 { FEW } else { 0 };
         let mut sides = Vec::new();
         for (page, coded) in pages {
             let cells = *page as usize * PAGE..(*page as usize + 1) * PAGE;

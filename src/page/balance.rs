@@ -357,6 +357,13 @@ impl Spread {
 /// The fewest rows among which a value can be outlying.
 pub(crate) const FEW: usize = 8;
 
+/// The most keys whose mean is the prefix centre of a cache.
+pub(crate) const CENTRED: usize = 128;
+
+/// Deviations from page means that are enough to decide the balance of cells. One full page has more, with up to 15 sinks.
+#[cfg(feature = "alloc")]
+pub(crate) const DEVIATIONS: usize = 3 * super::PAGE / 4;
+
 /// Returns the number of rows that decide, of `count` rows in pages of `page`.
 ///
 /// Too few rows show no outlying value. So a last page of less than [`FEW`] rows does not count.

@@ -25,6 +25,9 @@ use octaplex_arch::{MAX_DIM, MAX_PAGES};
 /// the encoders.
 const SIDE_BY_SIDE: usize = 16;
 
+// The weights of a call fit into memory.
+const _: () = assert!(MAX_PAGES * super::MAX_TOKENS <= MAX_SCRATCH);
+
 /// The page format for codecs with planes, with one or two halves of the channels.
 pub(crate) struct Lean<'a> {
     backend: Kernels,

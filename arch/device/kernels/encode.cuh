@@ -427,7 +427,7 @@ __device__ __forceinline__ bool encode_groups(const float (&v)[MINE], u8 *slot, 
     return holds;
 }
 
-// Reads bounds of fields that a slot already has.
+// Writes the bounds of fields to the tails of slots.
 template <bool OF_KEYS> __device__ __forceinline__ void encode_bounds(const Encode &p, const u32 *slots, const u32 (*bounds)[2]) {
     const int part = threadIdx.x;
     if (part >= p.page_tokens / SLOT_TOKENS) return;

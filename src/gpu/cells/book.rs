@@ -1,12 +1,9 @@
 //! Bookkeeping on the host: open pages, closed pages, and rows that stay exact.
 
+use crate::cells::shown_rows;
 use crate::page::PAGE;
 use alloc::vec;
 use alloc::vec::Vec;
-
-/// Cells for each sequence whose first cells may be exact, and the least number of such sequences: as on the CPU.
-const CELLS_OF_SEQUENCE: usize = 2048;
-const SEQUENCES: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Body {
@@ -78,7 +75,7 @@ impl Book {
     pub fn new(stream_pages: usize, streams: usize, sinks: usize, open_pages: usize) -> Self {
         let (pages, sinks) = (stream_pages * streams, sinks.min(PAGE));
         let groups = (open_pages + streams.clamp(2, 16)).min(pages);
-        let shown = sinks * (pages * PAGE / CELLS_OF_SEQUENCE).max(SEQUENCES);
+        let shown = shown_rows(sinks, pages * PAGE);
         let first_row = (groups * PAGE) as u32;
         Self {
             stream_pages,
