@@ -50,9 +50,9 @@ pub(super) struct Cells {
     opened: Option<usize>,
     /// Rows of one side of a layer that wait for those of the other, so that one kernel writes both.
     unwritten: Option<(usize, Write)>,
-    /// Whether the GPU's list of lost cells must be read: pages have closed since, or a cell in it is about to be written again.
+    /// Whether the GPU's list of lost cells must be read: pages have closed since, or a cell that it may name is written again.
     unread: bool,
-    /// The cells that few tokens have written since.
+    /// The cells that batches of a few tokens have written since.
     few: HashSet<usize>,
 }
 

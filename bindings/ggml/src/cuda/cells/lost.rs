@@ -27,7 +27,8 @@ impl Cells {
         Ok(!lost.is_empty())
     }
 
-    /// The same before cells are written. If few tokens have written them before, the list may still name them.
+    /// The same before cells are written. If a batch of a few tokens has written them before, the list may still
+    /// name them.
     pub(super) fn forget_before(&mut self, cells: &[usize]) -> Result<(), String> {
         self.unread |= !self.few.is_empty() && cells.iter().any(|cell| self.few.contains(cell));
         self.forget_lost().map(drop)

@@ -1,4 +1,4 @@
-//! Transfers of a backend that need not wait: those of caches go through this library.
+//! Transfers of a backend that need not wait, those of caches through this library; and the wait for a backend.
 
 use super::*;
 use crate::cuda::cells::WHY;
