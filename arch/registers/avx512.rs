@@ -259,6 +259,14 @@ pub(crate) fn in_order([a, b, c, d]: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
+/// Separates the dwords of two registers at even and at odd places.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn unzip(a: __m512i, b: __m512i) -> [__m512i; 2] {
+    let (even, odd) = const { (&table!(16; k => 2 * k as u32), &table!(16; k => 2 * k as u32 + 1)) };
+    [_mm512_permutex2var_epi32(a, load(even), b), _mm512_permutex2var_epi32(a, load(odd), b)]
+}
+
 /// Transposes 16 × 16 dwords.
 #[inline]
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]

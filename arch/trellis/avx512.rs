@@ -19,8 +19,8 @@
 //! Instead the query is put into the order of the lanes, once a call. Sums stay in
 //! that order over all pages of a call.
 //!
-//! Scores of a single query are faster in `score_one.rs` (rows of 128 and more coordinates) and in
-//! `narrow.rs` (rows of 32 and 64), and sums of four codes in `woven.rs`. The path search is in
+//! Scores of a single query are faster in `score_one.rs` (rows of 128 and more coordinates), all scores
+//! of rows of 32 and 64 in `narrow.rs`, and sums of four codes in `woven.rs`. The path search is in
 //! `search.rs`.
 
 mod lanes;
@@ -84,9 +84,11 @@ pub(crate) fn score_trellis(
     scores: &mut [f32],
 ) {
     let Some(&Rows { dim, .. }) = pages.first() else { return };
+    if narrow::score(tiles, book, dim, pages, scale, queries, scores) {
+        return;
+    }
     if let [query] = queries
-        && (score_one::score(book, dim, pages, scale, query, scores)
-            || narrow::score(book, dim, pages, scale, query, scores))
+        && score_one::score(book, dim, pages, scale, query, scores)
     {
         return;
     }
@@ -111,7 +113,7 @@ fn score<const KIND: usize, const RAW: usize>(
     let prepare = |query: &IntQuery, bytes: &mut ByteQuery| lookup.query(query, scale, bytes);
     let look_up = |block: &Block, columns: &mut [_]| lookup.columns::<KIND, RAW>(block, columns);
     // SAFETY: `columns` sets all of its output.
-    unsafe { score_blocks(tiles, lookup.chunks, pages, queries, scores, &prepare, &look_up) }
+    unsafe { score_blocks(tiles, lookup.columns, pages, queries, scores, &prepare, &look_up) }
 }
 
 /// Scores rows with one query. It is a function of its own: inside the one with all kinds, the compiler

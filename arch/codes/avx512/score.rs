@@ -132,7 +132,7 @@ fn score_bytes<const KIND: u8>(
             let prepare = |query: &IntQuery, bytes: &mut ByteQuery| bytes.set(query, scale, KIND);
             let look_up = |block: &Block, columns: &mut [_]| bytes.columns::<KIND>(block, columns);
             // SAFETY: `columns` writes each.
-            unsafe { score_blocks(tiles, bytes.chunks(), pages, queries, scores, &prepare, &look_up) }
+            unsafe { score_blocks(tiles, ROWS * bytes.chunks(), pages, queries, scores, &prepare, &look_up) }
         }
     }
 }
@@ -143,7 +143,8 @@ type Prepare<'a> = &'a dyn Fn(&IntQuery, &mut ByteQuery);
 type LookUp<'a> = &'a dyn Fn(&Block, &mut [MaybeUninit<Columns>]);
 
 /// Scores pages with any number of queries. Up to [`PASS`] share lookups, or [`QUERIES`] with tiles.
-/// It is compiled once for all kinds of rows.
+/// Chunks have sixteen columns, and all have `columns` of them. It is compiled once for all kinds of
+/// rows.
 ///
 /// # Safety
 /// `look_up` must set all columns that it receives.
@@ -151,7 +152,7 @@ type LookUp<'a> = &'a dyn Fn(&Block, &mut [MaybeUninit<Columns>]);
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(crate) unsafe fn score_blocks(
     tiles: Option<Tiles>,
-    chunks: usize,
+    columns: usize,
     pages: &[Rows],
     queries: &[IntQuery],
     scores: &mut [f32],
@@ -166,9 +167,11 @@ pub(crate) unsafe fn score_blocks(
         // SAFETY: the caller vouches for `look_up`.
         unsafe {
             match tiles {
-                Some(tiles) if pass.len() == QUERIES => score_tiles(tiles, chunks, parts, prepared, look_up),
-                _ if pass.len() <= 4 => score_many::<4>(chunks, parts, prepared, look_up),
-                _ => score_many::<8>(chunks, parts, prepared, look_up),
+                Some(tiles) if pass.len() == QUERIES => {
+                    score_tiles(tiles, columns.div_ceil(ROWS), parts, prepared, look_up)
+                },
+                _ if pass.len() <= 4 => score_many::<4>(columns, parts, prepared, look_up),
+                _ => score_many::<8>(columns, parts, prepared, look_up),
             }
         }
     }
@@ -180,12 +183,12 @@ pub(crate) unsafe fn score_blocks(
 /// As [`score_blocks`].
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 unsafe fn score_many<'r, 's, const Q: usize>(
-    chunks: usize,
+    count: usize,
     parts: impl Iterator<Item = (&'r Rows<'r>, &'s mut [f32])>,
     (queries, prepare): (&[IntQuery], Prepare<'_>),
     look_up: LookUp<'_>,
 ) {
-    let (mut many, mut bytes) = (Many::<Q>::new(), ByteQuery::zeros());
+    let (mut many, mut bytes, chunks) = (Many::<Q>::new(count), ByteQuery::zeros(), count.div_ceil(ROWS));
     for query in queries {
         prepare(query, &mut bytes);
         many.push(&bytes.values[..chunks], bytes.excess, bytes.factor);
@@ -265,7 +268,7 @@ fn score_few<const KIND: u8, const Q: usize>(
     queries: &[IntQuery],
     scores: &mut [f32],
 ) {
-    let mut many = Many::<Q>::new();
+    let mut many = Many::<Q>::new(ROWS * bytes.chunks());
     for query in queries {
         let ByteQuery { values, excess, factor } = ByteQuery::new(query, scale, KIND);
         many.push(&values[..bytes.chunks()], excess, factor);
@@ -298,28 +301,27 @@ pub(crate) struct Many<const Q: usize> {
     /// The amount that the offset of the centroids adds to each sum, and the factor. Set for the first `len`.
     ends: [MaybeUninit<(__m512i, __m512)>; PASS],
     len: usize,
-    chunks: usize,
+    columns: usize,
 }
 
 impl<const Q: usize> Many<Q> {
-    /// Creates an empty list.
+    /// Creates an empty list of queries for this many columns.
     #[inline]
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(columns: usize) -> Self {
         const { assert!(PASS.is_multiple_of(Q)) };
         Self {
             dwords: [const { [const { MaybeUninit::uninit() }; PASS] }; MAX_CHUNKS],
             ends: [const { MaybeUninit::uninit() }; PASS],
             len: 0,
-            chunks: 0,
+            columns,
         }
     }
 
-    /// Appends a query. All must have the same number of chunks.
+    /// Appends a query.
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(crate) fn push(&mut self, values: &[__m512i], excess: __m512i, factor: __m512) {
-        assert!(self.len == 0 || self.chunks == values.len());
-        self.chunks = values.len();
+        assert_eq!(values.len(), self.columns.div_ceil(ROWS));
         let first_of_group = self.len.is_multiple_of(Q);
         for (values, dwords) in values.iter().zip(&mut self.dwords) {
             if first_of_group {
@@ -343,7 +345,7 @@ impl<const Q: usize> Many<Q> {
         first: usize,
         scores: &mut [f32],
     ) {
-        assert_eq!(columns.len(), self.chunks);
+        assert_eq!(columns.len(), self.columns.div_ceil(ROWS));
         for (group, scores) in (0..self.len).step_by(Q).zip(scores.chunks_mut(Q * count)) {
             let mut sums = [_mm512_setzero_si512(); Q];
             for (chunk, columns) in columns.iter().enumerate() {
@@ -357,13 +359,17 @@ impl<const Q: usize> Many<Q> {
     #[inline]
     #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     fn add(&self, group: usize, chunk: usize, columns: &Columns, sums: &mut [__m512i; Q]) {
-        assert!(group.is_multiple_of(Q) && group < self.len && chunk < self.chunks);
+        assert!(group.is_multiple_of(Q) && group < self.len && ROWS * chunk < self.columns);
         let dwords = &self.dwords[chunk][group..group + Q];
-        for (at, column) in columns.iter().enumerate() {
-            for (sum, dwords) in sums.iter_mut().zip(dwords) {
-                // SAFETY: `push` sets each group with all its chunks.
-                let dword = unsafe { dwords.assume_init_ref() }[at];
-                *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
+        // Eight columns are written out. Rows of 32 coordinates have no more.
+        let halves = (self.columns - ROWS * chunk).div_ceil(8);
+        for (half, columns) in columns.as_chunks::<8>().0.iter().take(halves).enumerate() {
+            for (at, column) in columns.iter().enumerate() {
+                for (sum, dwords) in sums.iter_mut().zip(dwords) {
+                    // SAFETY: `push` sets each group with all its chunks.
+                    let dword = unsafe { dwords.assume_init_ref() }[8 * half + at];
+                    *sum = _mm512_dpbusd_epi32(*sum, *column, _mm512_set1_epi32(dword));
+                }
             }
         }
     }

@@ -41,6 +41,8 @@ pub(super) struct Lookup<'a> {
     pub(super) form: usize,
     history: u32,
     pub(super) chunks: usize,
+    /// Columns of four coordinates.
+    pub(super) columns: usize,
     /// The end of the path plane.
     path_end: usize,
     /// For codes that are not extracted by bits alone.
@@ -154,6 +156,7 @@ impl<'a> Lookup<'a> {
             form,
             history: book.history(),
             chunks,
+            columns: dim.div_ceil(4),
             path_end,
             unpack: found,
             table,

@@ -1,9 +1,11 @@
-//! Scores of one query for rows of 32 and of 64 coordinates, with codes of one, two or three bits and
-//! up to eight states.
+//! Scores for rows of 32 and of 64 coordinates, with codes of one, two or three bits and up to eight
+//! states.
 //!
-//! A register has two, four or eight rows, so most of a sum is done when the rows of a block have
-//! been added to it. Each byte has four neighbouring coordinates, or two if codes have three bits.
-//! There is one lookup for each of them, in the bits of a path byte and a code byte:
+//! A register has two, four or eight rows, so most of a query's sum is done when the rows of a block
+//! have been added to it. For several queries, columns are separated instead: `unzip` takes as many
+//! steps as a row has doublings of a dword. Each byte has four neighbouring coordinates, or two if
+//! codes have three bits. There is one lookup for each of them, in the bits of a path byte and a code
+//! byte:
 //!
 //! ```text
 //! codes     row of 32    row of 64    path byte                      code byte
@@ -19,32 +21,38 @@ use super::BIAS;
 use super::lanes::Places;
 use super::lookup::{MEDIUM, SMALL};
 use super::woven::{Fours, sixteens, table};
+use crate::codes::avx512::codebook::kind::RAW as NATURAL;
 use crate::codes::avx512::pairs::Query;
-use crate::codes::avx512::sums::finish;
-use crate::registers::avx512::{add_four, load, load_array, places, scales, store_first, table};
+use crate::codes::avx512::score::{ByteQuery, score_blocks};
+use crate::codes::avx512::sums::{Columns, finish};
+use crate::codes::avx512::unpack::CHUNK;
+use crate::registers::amx::Tiles;
+use crate::registers::avx512::{add_four, load, load_array, places, scales, store_first, table, unzip};
 use crate::rows::{Block, Blocks, ROWS, Window, each_page_mut};
 use crate::trellis::layout::TrellisCodebook;
 use crate::{IntQuery, Rows};
 use core::arch::x86_64::*;
+use core::mem::MaybeUninit;
 
-/// Scores one query if there is a kernel for the shape. Returns whether there is.
+/// Scores queries if there is a kernel for the shape. Returns whether there is.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn score(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     dim: usize,
     pages: &[Rows],
     scale: f32,
-    query: &IntQuery,
+    queries: &[IntQuery],
     scores: &mut [f32],
 ) -> bool {
     match (dim, book.levels()) {
         _ if book.history() > 3 => return false,
-        (32, 2) => score_as::<32, 1, 4>(book, pages, scale, query, scores),
-        (32, 4) => score_as::<32, 2, 4>(book, pages, scale, query, scores),
-        (32, 8) => score_as::<32, 3, 2>(book, pages, scale, query, scores),
-        (64, 2) => score_as::<64, 1, 4>(book, pages, scale, query, scores),
-        (64, 4) => score_as::<64, 2, 4>(book, pages, scale, query, scores),
-        (64, 8) => score_as::<64, 3, 2>(book, pages, scale, query, scores),
+        (32, 2) => score_as::<32, 1, 4>(tiles, book, pages, scale, queries, scores),
+        (32, 4) => score_as::<32, 2, 4>(tiles, book, pages, scale, queries, scores),
+        (32, 8) => score_as::<32, 3, 2>(tiles, book, pages, scale, queries, scores),
+        (64, 2) => score_as::<64, 1, 4>(tiles, book, pages, scale, queries, scores),
+        (64, 4) => score_as::<64, 2, 4>(tiles, book, pages, scale, queries, scores),
+        (64, 8) => score_as::<64, 3, 2>(tiles, book, pages, scale, queries, scores),
         _ => return false,
     }
     true
@@ -53,31 +61,35 @@ pub(super) fn score(
 /// Scores rows of `DIM` coordinates with codes of `RAW` bits. Each byte has `EACH` coordinates.
 #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn score_as<const DIM: usize, const RAW: usize, const EACH: usize>(
+    tiles: Option<Tiles>,
     book: &TrellisCodebook,
     pages: &[Rows],
     scale: f32,
-    query: &IntQuery,
+    queries: &[IntQuery],
     scores: &mut [f32],
 ) {
     let way = Way::<DIM, RAW, EACH>::new(book);
-    let coordinates = const { &Way::<DIM, RAW, EACH>::COORDINATES };
-    let query = Query::<EACH, 1>::new(query, scale, DIM, coordinates);
-    for (rows, scores) in each_page_mut(pages, 1, scores) {
-        let mut padded = None;
-        let blocks = Blocks::new(rows, &mut padded);
-        for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
-            blocks.prefetch(i);
-            let block = blocks.get(i);
-            let mut sums = [_mm512_setzero_si512(); 8];
-            for (i, sum) in sums[..ROWS / const { Way::<DIM, RAW, EACH>::ROWS }].iter_mut().enumerate() {
-                let [path, codes] = way.planes(&block, i * const { Way::<DIM, RAW, EACH>::ROWS });
-                for (centroids, values) in way.centroids(path, codes).iter().zip(query.values[0]) {
-                    *sum = _mm512_dpbusd_epi32(*sum, *centroids, values);
-                }
-            }
-            let sums = Way::<DIM, RAW, EACH>::add_rows(&sums);
-            store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+    if let [query] = queries {
+        return way.score_one(pages, scale, query, scores);
+    }
+    let prepare = prepare(scale, const { &Way::<DIM, RAW, EACH>::ORDER });
+    let look_up = |block: &Block, columns: &mut [MaybeUninit<Columns>]| {
+        if let Some(columns) = columns.first_mut() {
+            columns.write(way.columns(block));
         }
+    };
+    // SAFETY: rows are one chunk, whose columns are set.
+    unsafe { score_blocks(tiles, DIM / 4, pages, queries, scores, &prepare, &look_up) }
+}
+
+/// Returns the function that brings queries into an order of columns.
+#[inline]
+#[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn prepare(scale: f32, order: &Places) -> impl Fn(&IntQuery, &mut ByteQuery) {
+    let order = load(order);
+    move |query, bytes| {
+        bytes.set(query, scale, NATURAL);
+        bytes.values[0] = _mm512_permutexvar_epi8(order, bytes.values[0]);
     }
 }
 
@@ -111,6 +123,12 @@ impl<const DIM: usize, const RAW: usize, const EACH: usize> Way<DIM, RAW, EACH> 
 
     /// For each lookup, the coordinate of each position.
     const COORDINATES: [Places; EACH] = table!(EACH; i => places!(place => place % Self::BYTES * EACH + i));
+
+    /// The coordinate of each byte in the columns of a row: lookup after lookup. Behind the last one is a zero.
+    const ORDER: Places = places!(place => match place / Self::BYTES {
+        i if i < EACH => place % Self::BYTES * EACH + i,
+        _ => CHUNK - 1,
+    });
 
     /// The bytes for each quadword, from the one before its path bits or codes on. Loaded rows take
     /// as many bytes as in a register.
@@ -153,6 +171,63 @@ impl<const DIM: usize, const RAW: usize, const EACH: usize> Way<DIM, RAW, EACH> 
             code_bytes: load(const { &Self::CODE_BYTES }),
             code_shifts: load(const { &Self::CODE_SHIFTS }),
         }
+    }
+
+    /// Scores pages with one query.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn score_one(&self, pages: &[Rows], scale: f32, query: &IntQuery, scores: &mut [f32]) {
+        let query = Query::<EACH, 1>::new(query, scale, DIM, const { &Self::COORDINATES });
+        for (rows, scores) in each_page_mut(pages, 1, scores) {
+            let mut padded = None;
+            let blocks = Blocks::new(rows, &mut padded);
+            for (i, scores) in scores.chunks_mut(ROWS).enumerate() {
+                blocks.prefetch(i);
+                let block = blocks.get(i);
+                let mut sums = [_mm512_setzero_si512(); 8];
+                for (i, sum) in sums[..const { ROWS / Self::ROWS }].iter_mut().enumerate() {
+                    let [path, codes] = self.planes(&block, i * Self::ROWS);
+                    for (centroids, values) in self.centroids(path, codes).iter().zip(query.values[0]) {
+                        *sum = _mm512_dpbusd_epi32(*sum, *centroids, values);
+                    }
+                }
+                let sums = Self::add_rows(&sums);
+                store_first(finish(sums, query.excess, query.factor, scales(&block)), scores);
+            }
+        }
+    }
+
+    /// Returns the columns of a block. Those behind the end of the rows are zeros.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn columns(&self, block: &Block) -> Columns {
+        let mut found = [[_mm512_setzero_si512(); 8]; EACH];
+        for i in 0..const { ROWS / Self::ROWS } {
+            let [path, codes] = self.planes(block, i * Self::ROWS);
+            for (found, centroids) in found.iter_mut().zip(self.centroids(path, codes)) {
+                found[i] = centroids;
+            }
+        }
+        let mut columns = [_mm512_setzero_si512(); ROWS];
+        for (found, columns) in found.iter().zip(columns.chunks_exact_mut(const { Self::BYTES / 4 })) {
+            columns.copy_from_slice(&Self::separate(*found)[..Self::BYTES / 4]);
+        }
+        columns
+    }
+
+    /// Separates the dwords of rows. Register d of the result has dword d of each row.
+    #[inline]
+    #[target_feature(enable = "avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn separate(mut registers: [__m512i; 8]) -> [__m512i; 8] {
+        let count = const { Self::BYTES / 4 };
+        // The bits of a dword's place are those of its register and its lane. Each step turns them by one.
+        for _ in 0..const { (Self::BYTES / 4).ilog2() } {
+            let from = registers;
+            for i in 0..count / 2 {
+                [registers[i], registers[count / 2 + i]] = unzip(from[2 * i], from[2 * i + 1]);
+            }
+        }
+        registers
     }
 
     /// Returns the path bytes and the code bytes of the rows from `r` on.
