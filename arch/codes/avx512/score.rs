@@ -169,7 +169,7 @@ pub(crate) unsafe fn score_blocks(
             match tiles {
                 Some(tiles) if pass.len() == QUERIES => {
                     score_tiles(tiles, columns.div_ceil(ROWS), parts, prepared, look_up)
-                },
+                }
                 _ if pass.len() <= 4 => score_many::<4>(columns, parts, prepared, look_up),
                 _ => score_many::<8>(columns, parts, prepared, look_up),
             }
