@@ -353,7 +353,6 @@ pub(super) struct CellRows {
     pub(super) dim: u32,
     pub(super) side: u32,
     pub(super) wide: u32,
-    pub(super) zero: u32,
 }
 
 /// Parameters of `open`.
@@ -362,7 +361,6 @@ pub(super) struct CellRows {
 pub(super) struct Open {
     pub(super) keys: u64,
     pub(super) values: u64,
-    pub(super) first: u64,
     pub(super) block: Block,
 }
 
