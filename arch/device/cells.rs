@@ -38,7 +38,7 @@ use core::ops::Range;
 pub const MOST_QUERIES: usize = 16;
 
 /// Pages that are encoded at once.
-const AT_ONCE: usize = 32;
+const PAGES_AT_ONCE: usize = 32;
 
 const ROW_NAMES: [&core::ffi::CStr; 5] = [c"write", c"show", c"stash", c"recall", c"gather"];
 const WRITE: usize = 0;
@@ -225,7 +225,7 @@ impl CellPool {
         }
         if self.incoming.is_none() {
             let values = SLOT_TOKENS * self.paged.shape.token_values();
-            self.incoming = Some(Arc::new(Buffer::new(&self.paged.device, AT_ONCE * values)?));
+            self.incoming = Some(Arc::new(Buffer::new(&self.paged.device, PAGES_AT_ONCE * values)?));
         }
         if self.work.is_none() {
             self.work = Some(Arc::new(self.work_for(query_heads)?));
@@ -429,8 +429,8 @@ impl CellPool {
         let stash = CellRows { cell_of: plan.stash.address(), ..rows };
         plan.launch(STASH, [plan.counts[1], 1, 1], THREADS, &stash)?;
         let encoders = self.paged.encoders()?;
-        for first in (0..plan.counts[2]).step_by(AT_ONCE) {
-            let (count, at) = (AT_ONCE.min(plan.counts[2] - first), first as u64);
+        for first in (0..plan.counts[2]).step_by(PAGES_AT_ONCE) {
+            let (count, at) = (PAGES_AT_ONCE.min(plan.counts[2] - first), first as u64);
             let gather = CellRows {
                 pages: plan.closing.address() + 4 * at,
                 coded: plan.coded.address() + 8 * at,

@@ -20,7 +20,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
-use octaplex_device::{AT_ONCE, Input, InvalidRow, Rows};
+use octaplex_device::{Input, InvalidRow, ROW_BYTES_AT_ONCE, Rows};
 
 impl Layer {
     /// Appends tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type.
@@ -90,7 +90,7 @@ impl Layer {
         }
         let (page, each) = (self.config.page, self.paged.token_values());
         let pages = rows.len() / each / page;
-        if pages == 0 || pages > 1 && 2 * pages * page * each > AT_ONCE {
+        if pages == 0 || pages > 1 && 2 * pages * page * each > ROW_BYTES_AT_ONCE {
             return refuse("time_append takes at least one page, and at most 128 MiB of rows");
         }
         let (input, new, front) = (Input::Host(&rows), 0..pages * page, &open_front(&self.layout));
