@@ -1,5 +1,34 @@
 //! Kernels for rows of codes whose centroids depend on a path through a trellis, and the search for
 //! the best path.
+//!
+//! # Which file serves which rows
+//! The first line that fits a call serves it. The `match` in the file has the exact shapes. Without a
+//! number, any number of queries is meant. `wide` serves NEON, SIMD128, and x86-64 with the feature `wide`.
+//!
+//! | scores on | width | states | levels | queries | file |
+//! |---|---|---|---|---|---|
+//! | avx512 | 32, 64 | up to 8 | 2, 4, 8 | | `avx512/narrow.rs` |
+//! | | multiples of 128 | index of up to 8 bits | 1, 2, 4, 8, 16 | 1 | `avx512/score_one.rs` |
+//! | | 128 | index of up to 8 bits | 3, 6, 12 | 1 | `avx512/score_one.rs` |
+//! | | others | | | | `avx512.rs`: `lookup.rs`, `lanes.rs` |
+//! | avx2, avx-vnni | 32, 64, 128 | up to 8; 16 at 128 | 1, 2, 4, 8 | | `avx2/lanes.rs`; from 16 queries `lanes/many.rs` |
+//! | | rows of less than 16 bytes | | | | `scalar.rs` |
+//! | | others | | | | `avx2.rs` |
+//! | wide | 32, 64, 128 | up to 8; 16 at 128 | see its `score` | | `wide/rows128.rs` |
+//! | | others | | | | `wide.rs`, four queries at a time |
+//! | portable, scalar | all | | | | `portable.rs`, `scalar.rs` |
+//!
+//! | sums on | width | states | levels | queries | file |
+//! |---|---|---|---|---|---|
+//! | avx512 | multiples of 64 | up to 8 | 4 | | `avx512/woven.rs` in `sums.rs` |
+//! | | others | | | | `avx512/sums.rs` with `lookup.rs` |
+//! | avx2, avx-vnni | as for scores | | | | the same files; from 8 queries `lanes/many.rs` |
+//! | wide | 64, 128 | up to 8 | 2, 4, 8 | | `wide/rows128/sums.rs` |
+//! | | others | | | | `wide.rs`, four queries at a time |
+//! | portable, scalar | all | | | | `portable.rs`, `scalar.rs` |
+//!
+//! Decoding is in `avx512.rs`, in `wide.rs` also for AVX2, and in `scalar.rs`. The path search is in
+//! `avx512/search.rs`, `avx2/search.rs`, `search.rs` for `wide`, and `scalar.rs`.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

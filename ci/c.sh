@@ -18,11 +18,9 @@ here=$PWD folder=$PWD/target/c
 export PATH=$PWD/target/tools/bin:$PATH
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
-missing=()
-for tool in gcc g++ clang cmake pkg-config; do
-  command -v "$tool" >/dev/null || missing+=("$tool")
-done
-((!${#missing[@]})) || ci/install.sh "${missing[@]}"
+. ci/needed.sh
+for tool in gcc g++ clang cmake pkg-config; do need "$tool" "$tool"; done
+install_needed
 # clang's sanitizers are a package of their own.
 [[ -e $(clang -print-resource-dir)/lib/linux/libclang_rt.asan-$(uname -m).a ]] || ci/install.sh "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 # Everybody needs this version: others write another header.

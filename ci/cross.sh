@@ -19,20 +19,9 @@
 # source to build the others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. ci/needed.sh
 
 say() { printf '\n== %s\n' "$*"; }
-
-packages=()
-need() { # need PACKAGE COMMAND-OR-FILE
-  command -v "$2" >/dev/null || [[ -e $2 ]] || packages+=("$1")
-}
-
-install_packages() {
-  ((${#packages[@]})) || return 0
-  say "installing ${packages[*]}"
-  ci/install.sh "${packages[@]}"
-  packages=()
-}
 
 has_target() { [[ -d $(rustc --print target-libdir --target "$1") ]]; }
 
@@ -65,7 +54,7 @@ arm64() {
   need g++-aarch64-linux-gnu aarch64-linux-gnu-g++
   need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
   need qemu-user-static qemu-aarch64-static
-  install_packages
+  install_needed
   build_in arm64
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
   # The loader and the C library must have the same version. So use the cross compiler's only if the system has none.
@@ -119,7 +108,7 @@ wasm() {
   choose_compiler $target
   has_target $target || need lld wasm-ld
   need nodejs node
-  install_packages
+  install_needed
   build_in wasm
   has_target $target || export CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER=wasm-ld
   local module=$CARGO_TARGET_DIR/$target/release/octaplex_portable.wasm
@@ -138,7 +127,7 @@ s390x() {
   need gcc-s390x-linux-gnu s390x-linux-gnu-gcc
   need libc6-dev-s390x-cross /usr/s390x-linux-gnu/lib/libc.so
   need qemu-user-static qemu-s390x-static
-  install_packages
+  install_needed
   build_in s390x
   export CARGO_TARGET_S390X_UNKNOWN_LINUX_GNU_LINKER=s390x-linux-gnu-gcc QEMU_LD_PREFIX=/usr/s390x-linux-gnu
   "${cargo[@]}" build --quiet "${options[@]}" -p octaplex-c
@@ -151,7 +140,7 @@ i686() {
   choose_compiler $target test
   need "lib32gcc-$gcc-dev" "/usr/lib/gcc/x86_64-linux-gnu/$gcc/32/libgcc.a"
   need libc6-dev-i386 /usr/lib32/libc.so
-  install_packages
+  install_needed
   build_in i686
   say "i686: the suite"
   "${cargo[@]}" test --quiet --locked "${options[@]}" -p octaplex --test suite
@@ -162,7 +151,7 @@ thumb() {
   choose_compiler $target
   need qemu-system-arm qemu-system-arm
   need lld ld.lld
-  install_packages
+  install_needed
   build_in thumb
   mkdir -p "$CARGO_TARGET_DIR"
   # Replaces `cargo` in the README's commands: Debian's compiler if rustup's lacks the target, and a time limit for programs that hang.
@@ -222,7 +211,7 @@ firmware_sizes() {
 no_cas() {
   local target=thumbv6m-none-eabi said
   choose_compiler $target
-  install_packages
+  install_needed
   build_in no_cas
   say "no_cas: without the feature alloc, it builds"
   "${cargo[@]}" check --quiet --locked "${options[@]}" -p octaplex --no-default-features
@@ -242,7 +231,7 @@ lints() {
       clippy=("${cargo[@]:0:${#cargo[@]}-1}" RUSTDOC=/usr/bin/rustdoc /usr/bin/cargo-clippy clippy)
       cargo=("${cargo[@]:0:${#cargo[@]}-1}" RUSTDOC=/usr/bin/rustdoc cargo)
     fi
-    install_packages
+    install_needed
     build_in "lints-$target"
     flags="-D warnings"
     [[ $target != wasm32-* ]] || flags+=" -C target-feature=+simd128"

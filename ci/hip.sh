@@ -27,16 +27,37 @@ for kind in Attend Block Encode Rows; do
     ((${#files[@]} > 1)) || { echo "ci/hip.sh: compile.rs has no sources of $kind" >&2; exit 1; }
     text "${kind,,}" "${files[@]}"
 done
-# DIM:KEYS:VALUES[:OUTLIERS]. Every width, and every codec at the width of most models.
-shapes="64:2:13 80:3:12 96:4:11 192:11:4 256:12:3 128:2:2 128:3:3 128:4:4 128:11:11 128:12:12 128:13:13 64:34:38 192:38:34 80:20:34 128:20:4 96:43:4 128:43:34 80:50:4 128:8:5 80:6:7 128:402:654 64:20:8 80:50:604 64:104:158 80:138:134 128:144:118 64:33:35 80:37:36 96:32:167 128:105:143 256:163:106 80:74:63 128:64:73 64:62:1 128:34:38:3 80:50:104:3 64:20:118:2"
+# DIM KEYS VALUES [OUTLIERS], shapes as in layout.cuh. Every width, and every codec at the width of most models.
+shapes=(
+    "64 codes_of(2) trellis_of(3)" "80 codes_of(3) trellis_of(2)" "96 codes_of(4) trellis_of(1)" "192 trellis_of(1) codes_of(4)"
+    "256 trellis_of(2) codes_of(3)" "128 codes_of(2) codes_of(2)" "128 codes_of(3) codes_of(3)" "128 codes_of(4) codes_of(4)"
+    "128 trellis_of(1) trellis_of(1)" "128 trellis_of(2) trellis_of(2)" "128 trellis_of(3) trellis_of(3)"
+    "64 integers_of(4) integers_of(8)" "192 integers_of(8) integers_of(4)" "80 shape_of(Kind::Triplets,0) integers_of(4)"
+    "128 shape_of(Kind::Triplets,0) codes_of(4)" "96 shape_of(Kind::Blocks,3) codes_of(4)"
+    "128 shape_of(Kind::Blocks,3) integers_of(4)" "80 shape_of(Kind::Chunks,0) codes_of(4)"
+    "128 shape_of(Kind::Indexed,8) shape_of(Kind::Indexed,5)" "80 shape_of(Kind::Indexed,6) shape_of(Kind::Indexed,7)"
+    "128 shape_of(Kind::Indexed,2,4) shape_of(Kind::Indexed,4,6,3)" "64 shape_of(Kind::Triplets,0) shape_of(Kind::Indexed,8)"
+    "80 shape_of(Kind::Chunks,0) shape_of(Kind::Indexed,4,6)"
+    "64 shape_of(Kind::Groups,4,0,1,4,0) shape_of(Kind::Groups,8,0,1,6,1)"
+    "80 shape_of(Kind::Groups,8,0,1,4,1) shape_of(Kind::Groups,4,0,1,4,1)"
+    "128 shape_of(Kind::Groups,4,0,1,5,1) shape_of(Kind::Groups,8,0,1,5,0)" "64 integers_of(3) integers_of(5)"
+    "80 integers_of(7) integers_of(6)" "96 integers_of(2) shape_of(Kind::Groups,7,0,1,0,1)"
+    "128 shape_of(Kind::Groups,5,0,1,4,0) shape_of(Kind::Groups,3,0,1,5,1)"
+    "256 shape_of(Kind::Groups,3,0,1,0,1) shape_of(Kind::Groups,6,0,1,4,0)"
+    "80 shape_of(Kind::Indexed,4,0,5) shape_of(Kind::Indexed,3,0,3)"
+    "128 shape_of(Kind::Indexed,4,0,3) shape_of(Kind::Indexed,3,0,5)"
+    "64 shape_of(Kind::Indexed,2,0,3) shape_of(Kind::Indexed,1)" "128 integers_of(4) integers_of(8) 3"
+    "80 shape_of(Kind::Chunks,0) shape_of(Kind::Groups,4,0,1,4,0) 3"
+    "64 shape_of(Kind::Triplets,0) shape_of(Kind::Groups,8,0,1,5,0) 2"
+)
 for gpu in "${@:-gfx90a}"; do
     for text in attend block encode rows; do
-        for shape in $shapes; do
-            IFS=: read -r dim keys values outliers <<< "$shape"
+        for shape in "${shapes[@]}"; do
+            read -r dim keys values outliers <<< "$shape"
             "$clang" -x hip --offload-arch="$gpu" --cuda-device-only -nogpulib -nogpuinc -std=c++17 -O2 -ffp-contract=off -Werror -Wno-unused \
                 -Wno-pass-failed -DDIM="$dim" -DKEYS="$keys" -DVALUES="$values" -DCENTRES=1 -DTRIPLETS=1060 -DOUTLIERS="${outliers:-0}" -DOPTIONS=2 -S "$folder/$text.hip" -o "$folder/text"
         done
         kernels=$(sed -n 's/^ *\.name: *//p' "$folder/text" | tr '\n' ' ')
-        echo "$gpu: ${kernels% } compiled, $(wc -w <<< "$shapes") pairs of codecs and width"
+        echo "$gpu: ${kernels% } compiled, ${#shapes[@]} pairs of codecs and width"
     done
 done

@@ -92,6 +92,7 @@ TABLE = (
     ("ci/llama/* ci/hip-on-cpu/*", "llama-gpu"),
     ("ci/features.sh", "lints"),
     ("ci/ggml.sh", "c"),
+    ("ci/needed.sh", "c, cross thumb"),
     ("ci/portable/*", "cross wasm"),
 )
 

@@ -30,10 +30,10 @@ mod norms;
 mod shape;
 
 pub(crate) use balance::{
-    Balance, CENTRED, Spread, add_floats, counted, divide, read_balance, store_mean, subtract, tame,
+    Balance, CENTRED, Deciding, Spread, add_floats, counted, divide, read_balance, subtract,
 };
 #[cfg(feature = "alloc")]
-pub(crate) use balance::{DEVIATIONS, FEW};
+pub(crate) use balance::{DEVIATIONS, FEW, store_mean, tame};
 pub(crate) use blocks::score_floats;
 pub(crate) use norms::MAX_TOKENS;
 #[cfg(feature = "gpu")]

@@ -38,7 +38,7 @@ use core::ops::Range;
 pub const MOST_QUERIES: usize = 16;
 
 /// Pages that are encoded at once.
-const AT_ONCE: usize = 32;
+const PAGES_AT_ONCE: usize = 32;
 
 const ROW_NAMES: [&core::ffi::CStr; 5] = [c"write", c"show", c"stash", c"recall", c"gather"];
 const WRITE: usize = 0;
@@ -74,15 +74,13 @@ impl Address {
     }
 }
 
-/// Rows of consecutive cells of a stream in f16: keys, and values, \[cells\]\[kv heads\]\[width].
+/// Rows of all cells in f16: keys, and values, \[cells\]\[kv heads\]\[width].
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
     /// The address of the first cell's key.
     pub keys: Address,
     /// The address of its value.
     pub values: Address,
-    /// The number of the first cell, a multiple of 64.
-    pub first: usize,
     /// The number of cells, a multiple of 64.
     pub cells: usize,
 }
@@ -227,7 +225,7 @@ impl CellPool {
         }
         if self.incoming.is_none() {
             let values = SLOT_TOKENS * self.paged.shape.token_values();
-            self.incoming = Some(Arc::new(Buffer::new(&self.paged.device, AT_ONCE * values)?));
+            self.incoming = Some(Arc::new(Buffer::new(&self.paged.device, PAGES_AT_ONCE * values)?));
         }
         if self.work.is_none() {
             self.work = Some(Arc::new(self.work_for(query_heads)?));
@@ -329,11 +327,10 @@ impl CellPool {
 
     fn within(&self, plan: &CellPlan, area: &Area) -> CellRows {
         let cells = self.paged.shape.pages * SLOT_TOKENS;
-        assert!(area.first == 0 && area.cells == cells && plan.places.len() == self.paged.shape.pages);
+        assert!(area.cells == cells && plan.places.len() == self.paged.shape.pages);
         assert!(plan.exact == self.paged.shape.exact);
         CellRows {
             scratch: [area.keys.0, area.values.0],
-            first: 0,
             cells: cells as u64,
             seen: cells as u64,
             lost: plan.lost.address(),
@@ -357,7 +354,6 @@ impl CellPool {
             let open = Open {
                 keys: area.keys.0,
                 values: area.values.0,
-                first: 0,
                 block: self.block(held.pool.address(), plan.opening.address(), held.fronts.address()),
             };
             let grid = [plan.counts[0], shape.kv_heads, 1];
@@ -433,8 +429,8 @@ impl CellPool {
         let stash = CellRows { cell_of: plan.stash.address(), ..rows };
         plan.launch(STASH, [plan.counts[1], 1, 1], THREADS, &stash)?;
         let encoders = self.paged.encoders()?;
-        for first in (0..plan.counts[2]).step_by(AT_ONCE) {
-            let (count, at) = (AT_ONCE.min(plan.counts[2] - first), first as u64);
+        for first in (0..plan.counts[2]).step_by(PAGES_AT_ONCE) {
+            let (count, at) = (PAGES_AT_ONCE.min(plan.counts[2] - first), first as u64);
             let gather = CellRows {
                 pages: plan.closing.address() + 4 * at,
                 coded: plan.coded.address() + 8 * at,
@@ -550,12 +546,10 @@ impl CellPool {
     /// # Panics
     /// Panics for cells outside of the area.
     pub fn read(&self, area: &Area, values: bool, cells: Range<usize>) -> Result<Vec<u8>, Failure> {
-        assert!(
-            area.first <= cells.start && cells.start <= cells.end && cells.end <= area.first + area.cells
-        );
+        assert!(cells.start <= cells.end && cells.end <= area.cells);
         let row = 2 * self.paged.shape.kv_heads * self.paged.shape.dim;
         let mut bytes = vec![0; cells.len() * row];
-        let from = if values { area.values } else { area.keys }.behind((cells.start - area.first) * row);
+        let from = if values { area.values } else { area.keys }.behind(cells.start * row);
         // SAFETY: the caller promises the area, which has these cells.
         unsafe { self.paged.device.read_at(from.0, &mut bytes) }?;
         Ok(bytes)
@@ -570,9 +564,8 @@ impl CellPool {
     /// Panics for bytes beyond the area.
     pub fn bring(&self, area: &Area, values: bool, at: usize, bytes: &[u8]) -> Result<(), Failure> {
         let row = 2 * self.paged.shape.kv_heads * self.paged.shape.dim;
-        let from = at.checked_sub(area.first * row).unwrap_or(usize::MAX);
-        assert!(from.saturating_add(bytes.len()) <= area.cells * row);
-        let to = if values { area.values } else { area.keys }.behind(from);
+        assert!(at.saturating_add(bytes.len()) <= area.cells * row);
+        let to = if values { area.values } else { area.keys }.behind(at);
         // SAFETY: the caller promises the area, which has these bytes.
         unsafe { self.paged.device.write_at(to.0, bytes) }
     }

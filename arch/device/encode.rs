@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 
 const NAMES: [&core::ffi::CStr; 2] = [c"encode_keys", c"encode_values"];
 /// Bytes of rows on the GPU at a time, if they are more than one page.
-pub const AT_ONCE: usize = 1 << 27;
+pub const ROW_BYTES_AT_ONCE: usize = 1 << 27;
 /// Numbers in `refused` of each page, head and side: its centre, then at most 256 rows.
 const REFUSABLE: u32 = 256 + 1;
 
@@ -170,7 +170,7 @@ impl Paged {
     /// The errors of [`encode`](Self::encode).
     ///
     /// # Panics
-    /// As [`encode`](Self::encode), and if the rows are more than `AT_ONCE` bytes.
+    /// As [`encode`](Self::encode), and if the rows are more than `ROW_BYTES_AT_ONCE` bytes.
     pub fn time_encoding(&mut self, places: &[u32], rows: &Rows, times: usize) -> Result<Vec<f32>, Failure> {
         let (incoming, count) = self.bring_pages(places, rows, 0)?;
         assert_eq!(count, places.len(), "too many rows at once");
@@ -187,7 +187,7 @@ impl Paged {
     ) -> Result<(Arc<Incoming>, usize), Failure> {
         self.prepare_encoding()?;
         let tokens = self.shape.page_tokens;
-        let count = places.len().min((AT_ONCE / 2 / self.page_values()).max(1));
+        let count = places.len().min((ROW_BYTES_AT_ONCE / 2 / self.page_values()).max(1));
         assert_eq!(rows.tokens(), (done + places.len()) * tokens);
         let slots: Vec<u32> = places[..count].iter().flat_map(|page| self.slots_of(*page)).collect();
         let incoming = match &self.incoming {

@@ -166,7 +166,7 @@ pub(super) struct Given {
     pub(super) count: u32,
     pub(super) kv_heads: u32,
     pub(super) dim: u32,
-    pub(super) float: u32,
+    pub(super) floats: u32,
     pub(super) bounds: [f32; 2],
 }
 
@@ -185,7 +185,7 @@ pub(super) struct Steps {
     pub(super) most: u32,
     pub(super) kv_heads: u32,
     pub(super) dim: u32,
-    pub(super) float: u32,
+    pub(super) floats: u32,
     pub(super) bounds: [f32; 2],
 }
 
@@ -353,7 +353,6 @@ pub(super) struct CellRows {
     pub(super) dim: u32,
     pub(super) side: u32,
     pub(super) wide: u32,
-    pub(super) zero: u32,
 }
 
 /// Parameters of `open`.
@@ -362,7 +361,6 @@ pub(super) struct CellRows {
 pub(super) struct Open {
     pub(super) keys: u64,
     pub(super) values: u64,
-    pub(super) first: u64,
     pub(super) block: Block,
 }
 
@@ -380,4 +378,87 @@ pub(super) fn words_of(sequence: &Sequence, slots: usize) -> [u32; 8] {
         start,
         start_high,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The name of a field, and its alignment and bytes.
+    type Field<'a> = (&'a str, [usize; 2]);
+
+    /// Returns the lines of a struct.
+    fn lines_of<'a>(source: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+        let (_, body) = source.split_once(&alloc::format!("struct {name} {{\n")).expect(name);
+        body.lines()
+            .take_while(|line| !line.starts_with('}'))
+            .map(|line| line.trim().split("//").next().unwrap_or(""))
+    }
+
+    /// Returns alignment and bytes of `count` values of a type.
+    fn sizes(of_type: &str, count: &str) -> [usize; 2] {
+        let known = [
+            ("u32", 4, 4),
+            ("f32", 4, 4),
+            ("float", 4, 4),
+            ("u64", 8, 8),
+            ("Bias", 8, size_of::<Bias>()),
+            ("Block", 8, size_of::<Block>()),
+            ("Cells", 4, size_of::<Cells>()),
+        ];
+        let (_, align, bytes) = known.into_iter().find(|(name, ..)| *name == of_type).expect(of_type);
+        [align, bytes * count.parse::<usize>().expect("a number")]
+    }
+
+    /// Returns the fields of a struct of the kernels, such as `const u32 *table, sides[2];`.
+    fn fields_of_kernels<'a>(source: &'a str, name: &str) -> Vec<Field<'a>> {
+        let fields =
+            lines_of(source, name).filter(|line| !line.starts_with('#')).flat_map(|line| line.split(';'));
+        let fields = fields.filter_map(|field| field.trim().trim_start_matches("const ").split_once(' '));
+        let each =
+            fields.flat_map(|(of_type, names)| names.split(',').map(move |name| (of_type, name.trim())));
+        each.map(|(of_type, name)| {
+            let (pointer, name) = name.strip_prefix('*').map_or((false, name), |name| (true, name));
+            let (name, count) = name.trim_end_matches(']').split_once('[').unwrap_or((name, "1"));
+            (name, sizes(if pointer { "u64" } else { of_type }, count))
+        })
+        .collect()
+    }
+
+    /// Returns the fields of a struct of this file, such as `pub(super) sides: [u64; 2],`.
+    fn fields_here(name: &str) -> Vec<Field<'static>> {
+        let fields =
+            lines_of(include_str!("layout.rs"), name).filter_map(|line| line.strip_prefix("pub(super) "));
+        let fields = fields.map(|field| field.trim_end_matches(',').split_once(": ").expect(name));
+        fields
+            .map(|(name, of_type)| {
+                let array = of_type.trim_matches(['[', ']']).split_once("; ");
+                let (of_type, count) = array.unwrap_or((of_type, "1"));
+                (name, sizes(of_type, count))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn parameters_are_those_of_the_kernels() {
+        let attend = include_str!("kernels/attend.cuh");
+        let rows = include_str!("kernels/rows.cuh");
+        for (name, in_kernels, source, bytes) in [
+            ("Exchange", "Exchange", include_str!("kernels/exchange.cuh"), size_of::<Exchange>()),
+            ("Given", "Given", rows, size_of::<Given>()),
+            ("Steps", "Steps", rows, size_of::<Steps>()),
+            ("Encode", "Encode", include_str!("kernels/encode.cuh"), size_of::<Encode>()),
+            ("Bias", "Bias", include_str!("kernels/warp.cuh"), size_of::<Bias>()),
+            ("Params", "Params", attend, size_of::<Params>()),
+            ("Block", "Block", include_str!("kernels/unfold.cuh"), size_of::<Block>()),
+            ("CellRows", "Cells", include_str!("kernels/cells.cuh"), size_of::<CellRows>()),
+            ("Open", "Open", include_str!("kernels/open.cuh"), size_of::<Open>()),
+        ] {
+            let fields = fields_here(name);
+            assert_eq!(fields, fields_of_kernels(source, in_kernels), "{name}");
+            let end =
+                fields.iter().fold(0, |end: usize, (_, [align, bytes])| end.next_multiple_of(*align) + bytes);
+            assert_eq!(end.next_multiple_of(8), bytes, "{name}: a field was not read");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub use capture::Step;
 pub use cells::{Address, Area, CellAttention, CellPlan, CellPool, MOST_QUERIES, Scratch, Write};
 pub use compile::on_compile;
 pub use driver::{CallerStream, Device, Recording};
-pub use encode::{AT_ONCE, InvalidRow};
+pub use encode::{InvalidRow, ROW_BYTES_AT_ONCE};
 pub use failure::{Failure, Vendor};
 pub use inputs::{DeviceRows, DeviceSlice, Input, Rows};
 pub use layout::{Sequence, Shape, WIDTHS};

@@ -65,7 +65,7 @@ impl Paged {
             count: tokens.len() as u32,
             kv_heads: heads as u32,
             dim: dim as u32,
-            float: rows.keys.number(),
+            floats: rows.keys.number(),
             bounds,
         };
         let grid = [(tokens.len() * heads * 2).div_ceil(EACH), 1, 1];
@@ -137,7 +137,7 @@ impl Paged {
             most: window as u32,
             kv_heads: shape.kv_heads as u32,
             dim: shape.dim as u32,
-            float: rows.keys.number(),
+            floats: rows.keys.number(),
             bounds,
         };
         if !captured {

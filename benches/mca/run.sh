@@ -12,10 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=aarch64-unknown-linux-gnu
 cargo=(cargo)
-packages=()
-need() { # need PACKAGE COMMAND-OR-FILE
-  command -v "$2" >/dev/null || [[ -e $2 ]] || packages+=("$1")
-}
+. ci/needed.sh
 if ! [[ -d $(rustc --print target-libdir --target $target) ]]; then
   need rustc-web /usr/bin/rustc
   need libstd-rust-web-dev:arm64 /usr/lib/rustlib/$target/lib
@@ -25,7 +22,7 @@ need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
 need libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so
 need qemu-user-static qemu-aarch64-static
 compgen -c | grep -E '^llvm-mca-(1[89]|[2-9][0-9])$' >/dev/null || packages+=(llvm-19)
-((!${#packages[@]})) || ci/install.sh "${packages[@]}"
+install_needed
 version=${LLVM:-$(compgen -c | sed -n 's/^llvm-mca-\([0-9]*\)$/\1/p' | sort -n | tail -n 1)}
 
 export CARGO_TARGET_DIR=$PWD/target/cross/arm64 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc

@@ -3,10 +3,7 @@
 # Debian's clang compiles ggml with wasi-libc. Needs Rust, and Debian if packages are missing. Not part of CI.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-packages=()
-need() { # need PACKAGE COMMAND-OR-FILE
-  command -v "$2" >/dev/null || [[ -e $2 ]] || packages+=("$1")
-}
+. ci/needed.sh
 need clang clang
 need lld wasm-ld
 need wasi-libc /usr/include/wasm32-wasi/stdio.h
@@ -15,7 +12,7 @@ if ! [[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown) ]]; th
   need rustc-web /usr/bin/rustc
   need rust-web-src /usr/lib/rustlib/src/rust/library
 fi
-((!${#packages[@]})) || ci/install.sh "${packages[@]}"
+install_needed
 
 folder=$PWD/benches/peers/target/wasm
 ggml=$folder/ggml

@@ -8,18 +8,19 @@ mkdir -p "$target"
 say() { printf '\n== %s (%ss)\n' "$*" "$SECONDS"; }
 
 say "the library for arm64"
-packages=()
-command -v aarch64-linux-gnu-gcc >/dev/null || packages+=(gcc-aarch64-linux-gnu)
-command -v qemu-aarch64-static >/dev/null || packages+=(qemu-user-static)
-[[ -e /usr/lib/aarch64-linux-gnu/libstdc++.so.6 ]] || packages+=(libstdc++6:arm64)
+. ci/needed.sh
+need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc
+need qemu-user-static qemu-aarch64-static
+need libstdc++6:arm64 /usr/lib/aarch64-linux-gnu/libstdc++.so.6
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 cargo=(cargo)
 if [[ ! -d $(rustc --print target-libdir --target aarch64-unknown-linux-gnu) ]]; then
   # Debian's compiler, as in ci/cross.sh.
-  [[ -d /usr/lib/rustlib/aarch64-unknown-linux-gnu/lib ]] || packages+=(rustc-web libstd-rust-web-dev:arm64)
+  need rustc-web /usr/bin/rustc
+  need libstd-rust-web-dev:arm64 /usr/lib/rustlib/aarch64-unknown-linux-gnu/lib
   cargo=(env RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 cargo)
 fi
-((${#packages[@]} == 0)) || ci/install.sh "${packages[@]}"
+install_needed
 export CARGO_TARGET_DIR=$PWD/target/cross/arm64 CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 "${cargo[@]}" build --release --target aarch64-unknown-linux-gnu -p octaplex-ggml --locked --quiet
 library=$CARGO_TARGET_DIR/aarch64-unknown-linux-gnu/release/liboctaplex_ggml.so

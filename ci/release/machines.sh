@@ -1,14 +1,7 @@
 # Runs programs for other machines: 64-bit ARM in qemu, Windows in Wine. ci/release/test.sh includes it and sets `place`; ci/systems.sh does too.
 # shellcheck shell=bash disable=SC2154
 
-packages=()
-need() { # need PACKAGE COMMAND-OR-FILE
-  command -v "$2" >/dev/null || [[ -e $2 ]] || packages+=("$1")
-}
-install_needed() {
-  ((!${#packages[@]})) || "$root/ci/install.sh" "${packages[@]}"
-  packages=()
-}
+. ci/needed.sh
 
 emulator() { # emulator PLATFORM: what runs its programs, in words
   case $1 in

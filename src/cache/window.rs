@@ -21,7 +21,7 @@ use super::{Center, Layer, LayerConfig, MAX_POSITION, State};
 use crate::Error;
 use crate::backend::Kernels;
 use crate::codec::{Codec, MAX_BLOCK_BYTES, SURE_NORM};
-use crate::page::{CENTRED, Spread, counted, divide, read_balance, store_mean, tame};
+use crate::page::{CENTRED, Deciding, Spread, counted, divide, read_balance};
 use crate::random::Role;
 use crate::rows::{Grid, LIMIT, Rows};
 use core::ops::Range;
@@ -383,46 +383,31 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         prefix: &mut [f32],
         rows: &mut [f32],
     ) -> Result<(), Error> {
-        let (layout, state, dim) = (&self.layout, &self.state, self.layout.key_dim);
-        let front = self.store.front();
-        let (decided, full) = (state.has_closed(layout), self.config.recent_window + layout.page);
-        let memory = &front[layout.balance(head)];
-        if memory.is_empty() {
-            balance.fill(1.0);
-        } else if self.is_balanced() {
-            read_balance(self.backend, memory, balance);
+        let (layout, front, start) = (&self.layout, self.store.front(), self.state.start);
+        let (page, full) = (layout.page, self.config.recent_window + layout.page);
+        let mut read = |index: usize, rows: &mut [f32]| {
+            let len = (full - index * page).min(page) * layout.key_dim;
+            self.window().gather(keys, head, start + index * page, &mut rows[..len]);
+            len
+        };
+        let (backend, kind, pages) = (self.backend, layout.balance, full.div_ceil(page));
+        let mut deciding = Deciding { backend, kind, pages, rows, read: &mut read };
+        if self.is_balanced() {
+            read_balance(backend, &front[layout.balance(head)], balance);
         } else {
-            let mut spread = Spread::new();
-            for from in (0..full).step_by(layout.page) {
-                let rows = &mut rows[..(full - from).min(layout.page) * dim];
-                self.window().gather(keys, head, state.start + from, rows);
-                spread.add(rows, dim);
-            }
-            layout.balance.decide(self.backend, &spread, &[], balance);
+            balance.fill(1.0);
+            deciding.balance(&[], balance);
         }
         let memory = &front[layout.prefix(head)];
-        if !memory.is_empty() && decided {
-            self.backend.decode_floats(Float::F16, memory, prefix);
-        } else if !memory.is_empty() {
-            let mut sums = [0.0f32; MAX_DIM];
-            let count = counted(full, layout.page).min(CENTRED);
-            for from in (0..count).step_by(layout.page) {
-                let rows = &mut rows[..(full - from).min(layout.page) * dim];
-                self.window().gather(keys, head, state.start + from, rows);
-                tame(rows, dim);
-                for row in rows.chunks_exact_mut(dim).take(count - from) {
-                    layout.balance.apply(row, balance);
-                    sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
-                }
-            }
-            let mut bytes = [0; 2 * MAX_DIM];
-            sums.iter_mut().for_each(|sum| *sum /= count as f32);
-            let stored = store_mean(&sums[..dim], dim, &mut bytes[..2 * dim]);
-            let at = (state.start, None);
-            stored.map_err(|error| page_error(error, self.config.layer, "keys", head, at))?;
-            self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
+        if memory.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        if self.state.has_closed(layout) {
+            backend.decode_floats(Float::F16, memory, prefix);
+            return Ok(());
+        }
+        let decided = deciding.centre(counted(full, page).min(CENTRED), balance, prefix);
+        decided.map_err(|error| page_error(error, self.config.layer, "keys", head, (start, None)))
     }
 
     /// Writes the rows that stay exact: sinks, the window, and rows of closed pages that a rollback may open again.
@@ -509,7 +494,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             let mut spread = Spread::new();
             keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
             let mut balance = [0.0; MAX_DIM];
-            layout.balance.decide(self.backend, &spread, queries, &mut balance[..dim]);
+            spread.decide(self.backend, layout.balance, queries, &mut balance[..dim]);
             let memory = &mut self.store.front_mut()[layout.balance(head)];
             self.backend.encode_floats(Float::F16, &balance[..dim], memory);
         }

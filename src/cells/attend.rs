@@ -22,7 +22,7 @@ use half::f16;
 use octaplex_arch::{Float, MAX_DIM};
 
 /// Closed pages that one call of the codec scores. More would not fit its scratch memory at all widths.
-const AT_ONCE: usize = 64;
+const PAGES_AT_ONCE: usize = 64;
 
 /// The bits of -∞, the mask's value for a hidden cell.
 const HIDDEN: u16 = f16::NEG_INFINITY.to_bits();
@@ -345,7 +345,9 @@ impl Pass<'_> {
         scores.clear();
         scores.resize(seen.len() * rows * PAGE, 0.0);
         let (coded, open) = scores.split_at_mut(closed * rows * PAGE);
-        for (pages, coded) in seen[..closed].chunks(AT_ONCE).zip(coded.chunks_mut(AT_ONCE * rows * PAGE)) {
+        for (pages, coded) in
+            seen[..closed].chunks(PAGES_AT_ONCE).zip(coded.chunks_mut(PAGES_AT_ONCE * rows * PAGE))
+        {
             self.score_closed(pages, coded)?;
         }
         for (page, scores) in seen[closed..].iter().zip(open.chunks_exact_mut(rows * PAGE)) {

@@ -4,8 +4,8 @@ use super::page::{Body, Closed, cells_of};
 use super::{CellConfig, CellPages, PAGE, Tasks, page};
 use crate::backend::Kernels;
 use crate::cache::view::MAX_QUERY;
-use crate::page::{Balance, DEVIATIONS, FEW, Part, PartMut, Shape, Sizes, Spread};
-use crate::page::{add_floats, read_balance, store_mean, subtract, tame};
+use crate::page::{Balance, DEVIATIONS, Deciding, FEW, Part, PartMut, Shape, Sizes};
+use crate::page::{add_floats, read_balance, subtract};
 use crate::random::Role;
 use crate::{CodecSpec, Error};
 use alloc::sync::Arc;
@@ -213,55 +213,42 @@ impl CellPages {
     /// Decides the balance and the prefix centre of each head from the rows of all open pages.
     fn decide(&mut self, queries: &[f32]) {
         let (dim, heads, backend) = (self.config.dim, self.config.heads, self.backend);
+        let mut memory = vec![0.0; PAGE * dim];
         let per_head = queries.len() / heads;
         // Squares of larger values, or NaN, would decide for good.
         let is_usual = |query: &&[f32]| query.iter().all(|x| x.abs() <= MAX_QUERY);
         let mut balances = vec![1.0f32; heads * dim];
-        let mut prefixes = vec![0; heads * self.basis.shape.centre_bytes()[1]];
+        let mut prefixes = vec![0.0f32; heads * self.basis.shape.centre_bytes()[1] / 2];
         // Too few rows show no outlying value, so their pages count only where the others are not enough.
         let least = if self.decides_with(FEW) { FEW } else { 0 };
         for head in 0..heads {
             let balance = &mut balances[head * dim..][..dim];
-            let (mut spread, mut all) = (Spread::new(), Vec::new());
-            for &index in &self.open {
-                let start = all.len();
-                all.resize(start + PAGE * dim, 0.0);
-                self.gather(index, head, &mut all[start..]);
+            let mut read = |page: usize, rows: &mut [f32]| {
+                self.gather(self.open[page], head, rows);
                 // Leave out the rows that `gather` filled with the mean: they would make deviations
                 // too small. A row that is not finite would make them NaN, for good.
-                let sample = self.sample_of(index);
-                if (sample.count_ones() as usize) < least {
-                    all.truncate(start);
-                    continue;
+                let (sample, mut len) = (self.sample_of(self.open[page]), 0);
+                for cell in cells_of(sample) {
+                    rows.copy_within(cell * dim..(cell + 1) * dim, len);
+                    len += dim;
                 }
-                let mut end = start;
-                for cell in (0..PAGE).filter(|cell| sample >> cell & 1 == 1) {
-                    all.copy_within(start + cell * dim..start + (cell + 1) * dim, end);
-                    end += dim;
-                }
-                all.truncate(end);
-                if end > start + dim {
-                    spread.add(&all[start..], dim);
-                    tame(&mut all[start..], dim);
-                }
-            }
-            if !self.basis.balance.is_none() {
-                let queries = queries[head * per_head..][..per_head].chunks_exact(dim).filter(is_usual);
-                self.basis.balance.decide(backend, &spread, &queries.collect::<Vec<_>>().concat(), balance);
-            }
+                if len < least * dim { 0 } else { len }
+            };
+            let (kind, pages) = (self.basis.balance, self.open.len());
+            let mut deciding = Deciding { backend, kind, pages, rows: &mut memory, read: &mut read };
+            let queries = queries[head * per_head..][..per_head].chunks_exact(dim).filter(is_usual);
+            deciding.balance(&queries.collect::<Vec<_>>().concat(), balance);
+            // A centre that f16 cannot hold stays zero.
             if !prefixes.is_empty() {
-                self.basis.balance.apply(&mut all, balance);
-                let prefix = &mut prefixes[2 * head * dim..][..2 * dim];
-                if store_mean(&all, dim, prefix).is_err() {
-                    prefix.fill(0);
-                }
+                let _ = deciding.centre(usize::MAX, balance, &mut prefixes[head * dim..][..dim]);
             }
         }
         if !self.basis.balance.is_none() {
             self.basis.balances = vec![0; 2 * heads * dim];
             backend.encode_floats(Float::F16, &balances, &mut self.basis.balances);
         }
-        self.basis.prefixes = prefixes;
+        self.basis.prefixes = vec![0; 2 * prefixes.len()];
+        backend.encode_floats(Float::F16, &prefixes, &mut self.basis.prefixes);
         self.basis.decided = true;
     }
 

@@ -157,7 +157,7 @@ impl Layer<'_> {
         }
         let mut end = 0;
         if balances {
-            layout.balance.decide(backend, &spread, &[], balance);
+            spread.decide(backend, layout.balance, &[], balance);
             end = 2 * dim;
             backend.encode_floats(Float::F16, balance, &mut slot[..end]);
         }

@@ -13,14 +13,14 @@ use crate::cache::encode::Encoder;
 use crate::cache::layout::Layout;
 use crate::cache::window::{Plan, try_row};
 use crate::cache::{Center, State};
-use crate::page::{CENTRED, Spread, counted, store_mean, tame};
+use crate::page::{CENTRED, Deciding, counted};
 use crate::random::Role;
 use crate::rows::Floats;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 use octaplex_arch::{Float, MAX_DIM};
-use octaplex_device::{AT_ONCE, Input, InvalidRow, Rows};
+use octaplex_device::{Input, InvalidRow, ROW_BYTES_AT_ONCE, Rows};
 
 impl Layer {
     /// Appends tokens to a sequence: keys and values, \[kv_heads]\[tokens]\[width], in any float type.
@@ -90,7 +90,7 @@ impl Layer {
         }
         let (page, each) = (self.config.page, self.paged.token_values());
         let pages = rows.len() / each / page;
-        if pages == 0 || pages > 1 && 2 * pages * page * each > AT_ONCE {
+        if pages == 0 || pages > 1 && 2 * pages * page * each > ROW_BYTES_AT_ONCE {
             return refuse("time_append takes at least one page, and at most 128 MiB of rows");
         }
         let (input, new, front) = (Input::Host(&rows), 0..pages * page, &open_front(&self.layout));
@@ -303,30 +303,29 @@ impl Layer {
         let rows = self.rows(number, start..start + full, input, &[]);
         let rows = self.paged.read_rows(&rows, 0..full)?;
         let layout = &self.layout;
-        let mut keys = vec![0.0; full * dim];
+        let mut keys = vec![0.0; layout.page * dim];
         for (head, front) in front.chunks_exact_mut(2 * dim).enumerate() {
             let (balance, prefix) = front.split_at_mut(dim);
-            for (token, key) in keys.chunks_exact_mut(dim).enumerate() {
-                let at = token * each + head * 2 * dim;
-                for (x, half) in key.iter_mut().zip(&rows[at..at + dim]) {
-                    *x = half::f16::from_bits(*half).to_f32();
-                }
+            let mut read = |page: usize, keys: &mut [f32]| {
+                let tokens = rows.chunks_exact(each).skip(page * layout.page);
+                let read = keys.chunks_exact_mut(dim).zip(tokens).map(|(key, token)| {
+                    let halves = &token[head * 2 * dim..][..dim];
+                    key.iter_mut()
+                        .zip(halves)
+                        .for_each(|(x, half)| *x = half::f16::from_bits(*half).to_f32());
+                });
+                read.count() * dim
+            };
+            let (backend, kind, pages) = (self.backend, layout.balance, full.div_ceil(layout.page));
+            let mut deciding = Deciding { backend, kind, pages, rows: &mut keys, read: &mut read };
+            if !calibrated {
+                deciding.balance(&[], balance);
             }
-            if !layout.balance.is_none() && !calibrated {
-                let mut spread = Spread::new();
-                keys.chunks(layout.page * dim).for_each(|page| spread.add(page, dim));
-                layout.balance.decide(self.backend, &spread, &[], balance);
+            if !layout.prefix(head).is_empty() {
+                deciding.centre(counted(full, layout.page).min(CENTRED), balance, prefix).map_err(|_| {
+                    self.page_error(InvalidRow { page: 0, head, key: true, row: None }, start)
+                })?;
             }
-            if layout.prefix(head).is_empty() {
-                continue;
-            }
-            let count = counted(full, layout.page).min(CENTRED);
-            let mut bytes = [0; 2 * MAX_DIM];
-            keys.chunks_mut(layout.page * dim).for_each(|page| tame(page, dim));
-            layout.balance.apply(&mut keys[..count * dim], balance);
-            store_mean(&keys[..count * dim], dim, &mut bytes[..2 * dim])
-                .map_err(|_| self.page_error(InvalidRow { page: 0, head, key: true, row: None }, start))?;
-            self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
         }
         Ok(front)
     }

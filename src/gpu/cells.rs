@@ -17,11 +17,11 @@ mod book;
 use super::{Error, open_front, refuse, tables};
 use crate::backend::Kernels;
 use crate::cache::layout::Layout;
-use crate::page::{DEVIATIONS, FEW, Spread, store_mean, tame};
+use crate::page::{DEVIATIONS, Deciding, FEW};
 use crate::{Backend, LayerConfig};
 use alloc::vec;
 use alloc::vec::Vec;
-use octaplex_arch::{Float, MAX_DIM};
+use octaplex_arch::Float;
 use octaplex_device::{CellPool, Device, WIDTHS};
 
 pub use crate::page::PAGE;
@@ -170,41 +170,26 @@ impl CellLayer {
             sides.push((*coded, self.pool.read(area, false, cells)?));
         }
         let mut front = open_front(&self.layout);
-        let mut rows = vec![0.0; PAGE * dim];
+        let (backend, kind) = (self.backend, self.layout.balance);
+        let mut memory = vec![0.0; PAGE * dim];
         for (head, front) in front.chunks_exact_mut(2 * dim).enumerate() {
             let (balance, prefix) = front.split_at_mut(dim);
-            let (mut spread, mut all) = (Spread::new(), Vec::new());
-            for (coded, bytes) in &sides {
-                let start = all.len();
-                for (cell, row) in rows.chunks_exact_mut(dim).enumerate() {
-                    self.backend.decode_floats(
-                        Float::F16,
-                        &bytes[2 * (cell * heads + head) * dim..][..2 * dim],
-                        row,
-                    );
-                    if coded >> cell & 1 == 1 && row.iter().all(|x| x.is_finite()) {
-                        all.extend_from_slice(row);
-                    }
+            let mut read = |page: usize, rows: &mut [f32]| {
+                let ((coded, bytes), mut count) = (&sides[page], 0);
+                for cell in (0..PAGE).filter(|cell| coded >> cell & 1 == 1) {
+                    let (row, bytes) =
+                        (&mut rows[count * dim..][..dim], &bytes[2 * (cell * heads + head) * dim..]);
+                    backend.decode_floats(Float::F16, &bytes[..2 * dim], row);
+                    count += usize::from(row.iter().all(|x| x.is_finite()));
                 }
-                if (all.len() - start) / dim < least {
-                    all.truncate(start);
-                } else if all.len() > start + dim {
-                    spread.add(&all[start..], dim);
-                    tame(&mut all[start..], dim);
-                }
-            }
-            if !self.layout.balance.is_none() {
-                self.layout.balance.decide(self.backend, &spread, &[], balance);
-                let mut bytes = vec![0; 2 * dim];
-                self.backend.encode_floats(Float::F16, balance, &mut bytes);
-                self.backend.decode_floats(Float::F16, &bytes, balance);
-            }
-            if !self.layout.prefix(head).is_empty() && !all.is_empty() {
-                let mut bytes = [0; 2 * MAX_DIM];
-                self.layout.balance.apply(&mut all, balance);
-                if store_mean(&all, dim, &mut bytes[..2 * dim]).is_ok() {
-                    self.backend.decode_floats(Float::F16, &bytes[..2 * dim], prefix);
-                }
+                if count < least { 0 } else { count * dim }
+            };
+            let pages = sides.len();
+            let mut deciding = Deciding { backend, kind, pages, rows: &mut memory, read: &mut read };
+            deciding.balance(&[], balance);
+            // A centre that f16 cannot hold stays zero.
+            if !self.layout.prefix(head).is_empty() {
+                let _ = deciding.centre(usize::MAX, balance, prefix);
             }
         }
         self.pool.set_front(&front)?;

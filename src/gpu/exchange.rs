@@ -16,7 +16,7 @@ use octaplex_arch::{BLOCK_BYTES, Float, Packing};
 use octaplex_device::{Input, WIDTHS};
 
 /// Bytes of pages on the host at a time, if they are more than one page.
-const AT_ONCE: usize = 1 << 24;
+const BYTES_AT_ONCE: usize = 1 << 24;
 const WIDEST: usize = WIDTHS[WIDTHS.len() - 1];
 
 impl Layer {
@@ -79,7 +79,7 @@ impl Layer {
             let page = self.apart.page(layer.store.page(index), index)?;
             self.check_page(page, index)?;
             self.apart.take(page, &mut bytes, &mut lists)?;
-            if bytes.len() >= AT_ONCE || index + 1 == pages {
+            if bytes.len() >= BYTES_AT_ONCE || index + 1 == pages {
                 let count = bytes.len() / self.apart.page_bytes();
                 let places = &held.sequence.pages[index + 1 - count..=index];
                 self.paged.upload(places, &bytes, &lists)?;
@@ -164,7 +164,7 @@ impl Layer {
             }
         }
         let each = self.apart.page_bytes();
-        for places in held.sequence.pages[pages].chunks((AT_ONCE / each).max(1)) {
+        for places in held.sequence.pages[pages].chunks((BYTES_AT_ONCE / each).max(1)) {
             let mut bytes = vec![0; places.len() * each];
             self.paged.download(places, &mut bytes)?;
             for (place, page) in places.iter().zip(bytes.chunks_exact(each)) {

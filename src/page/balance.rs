@@ -177,11 +177,6 @@ impl Balance {
         if self.is_none() { 0 } else { 2 * dim }
     }
 
-    /// Decides a head's balance, as f32 values that f16 can hold. `queries` may be empty.
-    pub(crate) fn decide(&self, backend: Kernels, keys: &Spread, queries: &[f32], balance: &mut [f32]) {
-        keys.decide(backend, *self, queries, balance);
-    }
-
     /// Brings keys into the basis in which pages store them.
     pub(crate) fn apply(&self, keys: &mut [f32], balance: &[f32]) {
         if !self.is_none() {
@@ -212,7 +207,7 @@ impl Balance {
         }
     }
 
-    /// Returns whether untrusted bytes are a balance that [`decide`](Self::decide) could have
+    /// Returns whether untrusted bytes are a balance that [`Spread::decide`] could have
     /// produced.
     ///
     /// Magnitudes must be from 2⁻⁸ to 2⁸; the upper end allows for long keys. If channels are
@@ -267,8 +262,8 @@ impl Spread {
                 *largest = if x.abs() > *largest { x.abs() } else { *largest };
             }
         }
-        // As in `counted`.
-        if count < FEW && self.count > 0 {
+        // As in `counted`. A single row is its own mean.
+        if count < 2 || count < FEW && self.count > 0 {
             return;
         }
         let before = self.squares;
@@ -287,10 +282,11 @@ impl Spread {
         self.count += count;
     }
 
-    /// Decides s_c for every channel of a head from the keys added so far and from `queries`.
+    /// Decides s_c for every channel of a head, as f32 values that f16 can hold, from the keys added
+    /// so far and from `queries`, which may be empty.
     ///
     /// If the layer has grades, a negative sign marks channels of the second half.
-    fn decide(&self, backend: Kernels, kind: Balance, queries: &[f32], balance: &mut [f32]) {
+    pub(crate) fn decide(&self, backend: Kernels, kind: Balance, queries: &[f32], balance: &mut [f32]) {
         let (dim, keys) = (balance.len(), self.count.max(1) as f32);
         let (mut sigma, mut rms) = ([0.0f32; MAX_DIM], [0.0f32; MAX_DIM]);
         let (sigma, rms) = (&mut sigma[..dim], &mut rms[..dim]);
@@ -351,6 +347,61 @@ impl Spread {
                 *s = if heavier < dim / 2 { *s } else { -*s };
             }
         }
+    }
+}
+
+/// The keys that decide a head's balance and prefix centre.
+///
+/// They are read a page at a time and twice, because memory may hold only one page.
+pub(crate) struct Deciding<'a> {
+    pub(crate) backend: Kernels,
+    pub(crate) kind: Balance,
+    pub(crate) pages: usize,
+    /// Memory for the keys of a page.
+    pub(crate) rows: &'a mut [f32],
+    /// Reads the keys of a page to the front of `rows`, and returns the number of their values.
+    pub(crate) read: &'a mut dyn FnMut(usize, &mut [f32]) -> usize,
+}
+
+impl Deciding<'_> {
+    /// Decides the balance. It stays as it is if the layer has none.
+    pub(crate) fn balance(&mut self, queries: &[f32], balance: &mut [f32]) {
+        if self.kind.is_none() {
+            return;
+        }
+        let mut spread = Spread::new();
+        for page in 0..self.pages {
+            let len = (self.read)(page, self.rows);
+            spread.add(&self.rows[..len], balance.len());
+        }
+        spread.decide(self.backend, self.kind, queries, balance);
+    }
+
+    /// Decides the prefix centre: the mean of the first keys in the basis of the pages, `most` of
+    /// them at most.
+    ///
+    /// # Errors
+    /// [`Error::Overflow`] if f16 cannot hold the mean.
+    pub(crate) fn centre(&mut self, most: usize, balance: &[f32], centre: &mut [f32]) -> Result<(), Error> {
+        let (dim, mut count) = (balance.len(), 0);
+        let (mut sums, mut bytes) = ([0.0; MAX_DIM], [0; 2 * MAX_DIM]);
+        for page in 0..self.pages {
+            if count == most {
+                break;
+            }
+            let len = (self.read)(page, self.rows);
+            let rows = &mut self.rows[..len];
+            tame(rows, dim);
+            for row in rows.chunks_exact_mut(dim).take(most - count) {
+                self.kind.apply(row, balance);
+                sums.iter_mut().zip(&*row).for_each(|(sum, x)| *sum += x);
+                count += 1;
+            }
+        }
+        sums.iter_mut().for_each(|sum| *sum /= count.max(1) as f32);
+        store_mean(&sums[..dim], dim, &mut bytes[..2 * dim])?;
+        read_floats(self.backend, &bytes[..2 * dim], centre);
+        Ok(())
     }
 }
 

@@ -40,8 +40,7 @@ impl Case {
         layer.prepare(HEADS * GROUP, &[]).unwrap();
         let side = 2 * PAGES * PAGE * HEADS * dim;
         let scratch = Scratch::new(device, 2 * side).unwrap();
-        let area =
-            Area { keys: scratch.address(0), values: scratch.address(side), first: 0, cells: PAGES * PAGE };
+        let area = Area { keys: scratch.address(0), values: scratch.address(side), cells: PAGES * PAGE };
         Self { book, plan, layer, scratch, area, dim }
     }
 

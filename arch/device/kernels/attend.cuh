@@ -58,8 +58,8 @@ template <int SHAPE> __device__ __forceinline__ float times_norm(float x, u32 tw
     return in_rows(SHAPE) ? x * from_f16(which ? two >> 16 : two & 0xFFFF) : times_step(x, two, which);
 }
 // Whether the sum of the codes' factors counts, and how often.
-constexpr bool is_summed(int shape) { return shape == 4 || shape == 34; }
-constexpr int SUMMED_KEYS = KEYS == 34 ? -8 : 1, SUMMED_VALUES = VALUES == 34 ? -8 : 1;
+constexpr bool is_summed(int shape) { return shape == codes_of(4) || shape == integers_of(4); }
+constexpr int SUMMED_KEYS = KEYS == integers_of(4) ? -8 : 1, SUMMED_VALUES = VALUES == integers_of(4) ? -8 : 1;
 constexpr bool FLOAT_CENTRES = CENTRES && in_rows(KEYS);
 
 constexpr int EXACT_TOKENS = 32;

@@ -12,7 +12,7 @@ struct Cells {
     const void *indices;   // write: the cell of each row
     const int *places;     // write: the first place of each page of 64 cells, or -1
     u16 *exact;            // rows in places
-    u16 *scratch[2];       // keys and values of the cells from `first` on
+    u16 *scratch[2];       // keys and values of all cells
     const int *cell_of;    // recall, show: the cell in each place, or -1. stash: pairs of a cell and a place
     const u32 *pages;      // gather: the first cell of each page
     const u64 *coded;      // gather: the cells of each page that are coded
@@ -23,10 +23,9 @@ struct Cells {
     u32 *lost;             // write, stash, gather: cells of each page with a value that is not finite, two words each
     u64 row_stride[2];     // write: in floats
     u64 mask_stride, bias_stride;
-    u64 first, cells, seen; // first: number of the first cell. cells: number of cells. seen: cells that a query may see
+    u64 first, cells, seen; // first: write, show: number of the first cell. cells: number of cells. seen: cells that a query may see
     u32 count;             // of rows, places or pairs
     u32 kv_heads, dim, side, wide; // side: the first that is written. wide: 1: indices have 64 bits
-    u32 zero;
 };
 
 // Notes a cell with a value that is not finite.
@@ -74,7 +73,7 @@ __device__ __forceinline__ u16 *at_place(const Cells &c, u64 place, u32 i, u32 s
 }
 extern "C" __global__ void __launch_bounds__(128) stash(const __grid_constant__ Cells c) {
     const int cell = c.cell_of[2 * blockIdx.x], place = c.cell_of[2 * blockIdx.x + 1];
-    const u64 width = (u64)c.kv_heads * c.dim, row = ((u64)cell - c.first) * width;
+    const u64 width = (u64)c.kv_heads * c.dim, row = (u64)cell * width;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x)
         for (u32 side = 0; side < 2; side++) {
             const u16 value = c.scratch[side][row + i];
@@ -84,8 +83,8 @@ extern "C" __global__ void __launch_bounds__(128) stash(const __grid_constant__ 
 }
 extern "C" __global__ void __launch_bounds__(128) recall(const __grid_constant__ Cells c) {
     const int cell = c.cell_of[blockIdx.x];
-    if (cell < 0 || (u64)cell < c.first || (u64)cell >= c.first + c.seen) return;
-    const u64 width = (u64)c.kv_heads * c.dim, row = ((u64)cell - c.first) * width;
+    if (cell < 0 || (u64)cell >= c.seen) return;
+    const u64 width = (u64)c.kv_heads * c.dim, row = (u64)cell * width;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x)
         for (u32 side = 0; side < 2; side++) c.scratch[side][row + i] = *at_place(c, blockIdx.x, i, side);
 }
@@ -97,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(128) gather(const __grid_constant__
     const u32 page = blockIdx.x, head = blockIdx.y, side = blockIdx.z;
     const u64 coded = c.coded[page], width = (u64)c.kv_heads * c.dim;
     for (u32 i = threadIdx.x; i < c.dim; i += blockDim.x) {
-        const u16 *from = c.scratch[side] + ((u64)c.pages[page] - c.first) * width + head * c.dim + i;
+        const u16 *from = c.scratch[side] + (u64)c.pages[page] * width + head * c.dim + i;
         u16 bits[64]; // all loads are under way at once
 #pragma unroll
         for (u32 token = 0; token < 64; token++) bits[token] = from[token * width];

@@ -10,6 +10,12 @@
 //   coordinate   0  1 │ 2  3 │ … │ 14 15 │ 16 17 │ …
 //   lane           0  │   1  │ … │   7   │   0   │ …
 
+// Thresholds by cells: see `found_in`.
+struct Cells {
+    float slope, offset;
+    u32 cells[64];
+};
+
 struct Encode {
     const u16 *rows;                // f16 [tokens][kv heads][keys, values][DIM]
     u8 *pool;
@@ -29,8 +35,7 @@ struct Encode {
     float book_unit;
     u32 signs[8];
     float centroids[128];           // by code; of a trellis by code · 16 + window; of small blocks eight, then thresholds
-    float cell_slope, cell_offset;  // plain codes: see `found_in`
-    u32 cells[64];
+    Cells cells;                    // plain codes
 };
 
 #ifndef WHOLE // an encoder of all channels
@@ -663,7 +668,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
         for (int i = threadIdx.x; i < SEARCHED; i += blockDim.x) searched[i] = p.search[i];
     else if (CHUNKS)
         for (int i = threadIdx.x; i < SET_MEMBERS; i += blockDim.x) members[i] = reinterpret_cast<const float4 *>(p.search)[i];
-    else if (!TRELLIS && threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells[2 * threadIdx.x], p.cells[2 * threadIdx.x + 1]);
+    else if (!TRELLIS && threadIdx.x < 32) cells[threadIdx.x] = make_uint2(p.cells.cells[2 * threadIdx.x], p.cells.cells[2 * threadIdx.x + 1]);
     if (OF_KEYS) {
         const float *front = p.front + blockIdx.y * 2 * WHOLE;
         for (int c = threadIdx.x; c < DIM; c += blockDim.x) {
@@ -835,7 +840,7 @@ template <int SHAPE, bool OF_KEYS> __device__ __forceinline__ void encode(const 
                     u32 found[2];
 #pragma unroll
                     for (int k = 0; k < 2; k++) {
-                        found[k] = found_in(cells, v[i + k] * inverse, p.cell_slope, p.cell_offset);
+                        found[k] = found_in(cells, v[i + k] * inverse, p.cells.slope, p.cells.offset);
                         c[i + k] = __uint_as_float(__byte_perm(found[k], 0x4B000000, 0x7441)) - (8388608.0f + 128);
                         energy = __fmaf_rn(c[i + k], c[i + k], energy);
                     }

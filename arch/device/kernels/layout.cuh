@@ -1,7 +1,7 @@
 // The layout of a page on the GPU, and definitions that all kernels share. The host compiles the sources at run time,
 // with these numbers defined:
 //   DIM         width of a key and of a value: 64, 80, 96, 128, 192 or 256
-//   KEYS        the shape of keys; VALUES likewise. See the table below.
+//   KEYS        the shape of keys; VALUES likewise: see `shape_of`
 //   TRIPLETS    of triplets: 256 for each bit of ξ and of η, 16 for each bit of a radius, 1 for each bit of a left-over
 //               coordinate; of chunks: 256 for each member, 16 for each bit of a radius, 1 for codes in mixed radix
 //   CENTRES     1: pages have a centre
@@ -11,17 +11,6 @@
 //   KEY_BYTES   bytes of both parts. compile.rs then includes the sources on keys in the namespaces `fine` and `coarse` as
 //               well, with DIM and KEYS of a half and OF_HALF 1
 //   SLOT_BYTES  bytes of a whole slot, for an encoder of one half. WHOLE: channels of a whole key, HALF_AT: the half's first
-//
-//   shape                  code of a row, from CodeShape::number (arch/device/tables/shape.rs). b: bits of a code here
-//   b                      codes of b bits: 2 to 4 are looked up in registers, 1 and 5 to 8 in shared memory (streams.cuh)
-//   10 + b                 a trellis of 8 states with codes of 1 to 3 bits, in registers
-//   20 | 43 | 50           triplets | small blocks of 32 codes of 3 bits, each with a scale | chunks of four values
-//   30 + b                 integers with a scale for each row
-//   60 + b | 70 + b        levels with digits of radix 3 | of radix 5, in shared memory
-//   100 + 10 log2(g/16) + b   integers with a scale for each group of g = 16, 32 or 64; 30 more with zeros: see group_of
-//   160 + b                integers with a scale and a zero for each row
-//   100 h + b              other trellises, in shared memory: h bits of a path in addition to the newest; 50 more with
-//                          digits of radix 3
 //
 // A slot has 64 tokens of one head. A page of 128 or 256 tokens takes several slots. Data that a warp needs
 // together lies together, aligned to 16 bytes. A row has WIDE coordinates here, the next multiple of 32; nothing
@@ -64,31 +53,48 @@ constexpr int SLOT_TOKENS = 64, HEADS = 8, WARPS = 4, LANES = 32;
 #ifndef VALUE_STEPS // bytes of the norms of values after those of keys
 #define VALUE_STEPS (is_grouped(VALUES) ? 0 : 2 * SLOT_TOKENS)
 #endif
+enum class Kind {
+    Codes,    // of 2 to 4 bits, looked up in registers
+    Indexed,  // looked up in shared memory (streams.cuh): codes of 1 and 5 to 8 bits, with digits, or of other trellises
+    Trellis,  // of 8 states with codes of 1 to 3 bits, in registers
+    Integers, // with a scale for each row
+    Groups,   // integers with a scale for each group, or a scale and a zero
+    Triplets,
+    Blocks,   // small ones of 32 codes of 3 bits, each with a scale
+    Chunks,   // of four values
+};
+// The shape of a row's codes, as CodeShape::number in arch/device/tables/shape.rs packs it. `bits`: of a code here. `history`:
+// bits of a path in addition to the newest. `radix`: of digits, or 1. `octaves`: log2 of a group's values, 0: the whole row.
+constexpr int shape_of(Kind kind, int bits, int history = 0, int radix = 1, int octaves = 0, int zeros = 0) {
+    return (int)kind << 20 | zeros << 16 | octaves << 12 | radix << 8 | history << 4 | bits;
+}
+constexpr Kind kind_of(int shape) { return (Kind)(shape >> 20); }
+constexpr bool has_zeros(int shape) { return shape >> 16 & 1; }
+constexpr int group_octaves(int shape) { return shape >> 12 & 15; }
+constexpr int radix(int shape) { return shape >> 8 & 15; }
+constexpr int history(int shape) { return shape >> 4 & 15; }
+constexpr int bits_of(int shape) { return shape & 15; }
+constexpr int codes_of(int bits) { return shape_of(Kind::Codes, bits); }
+constexpr int trellis_of(int bits) { return shape_of(Kind::Trellis, bits); }
+constexpr int integers_of(int bits) { return shape_of(Kind::Integers, bits); }
+
 constexpr int SHAPE = KEYS;
-constexpr bool is_triplets(int shape) { return shape == 20; }
-constexpr bool is_trellis(int shape) { return shape > 10 && shape < 20; }
-// Groups of 16, 32 and 64 add 100, 110 and 120 to the bits of a code; with zeros 130, 140 and 150. A whole row with
-// a zero adds 160.
-constexpr bool is_grouped(int shape) { return shape > 100 && shape < 200; }
-constexpr bool has_zeros(int shape) { return shape > 130 && shape < 200; }
-constexpr bool is_int(int shape) { return (shape > 30 && shape < 40) || is_grouped(shape); }
-constexpr bool is_byte(int shape) { return is_int(shape) && shape % 10 == 8; }
-constexpr bool is_sliced(int shape) { return is_int(shape) && shape % 10 != 4 && !is_byte(shape); } // integers of other bits than 4 and 8
-constexpr bool is_blocks(int shape) { return shape == 43; }
+constexpr bool is_triplets(int shape) { return kind_of(shape) == Kind::Triplets; }
+constexpr bool is_trellis(int shape) { return kind_of(shape) == Kind::Trellis; }
+constexpr bool is_grouped(int shape) { return kind_of(shape) == Kind::Groups; }
+constexpr bool is_int(int shape) { return kind_of(shape) == Kind::Integers || is_grouped(shape); }
+constexpr bool is_byte(int shape) { return is_int(shape) && bits_of(shape) == 8; }
+constexpr bool is_sliced(int shape) { return is_int(shape) && bits_of(shape) != 4 && !is_byte(shape); } // integers of other bits than 4 and 8
+constexpr bool is_blocks(int shape) { return kind_of(shape) == Kind::Blocks; }
 constexpr float BLOCK_SCALE = 0.17677669f; // for blocks of 32 values: 1/√32
-constexpr bool is_chunks(int shape) { return shape == 50; }
-constexpr int group_of(int shape) { return is_grouped(shape) && shape < 160 ? 16 << (shape / 10 - 10) % 3 : is_blocks(shape) ? 32 : DIM; }
+constexpr bool is_chunks(int shape) { return kind_of(shape) == Kind::Chunks; }
+constexpr int group_of(int shape) { return group_octaves(shape) ? 1 << group_octaves(shape) : is_blocks(shape) ? 32 : DIM; }
 // Fields of a row, 16 bits each.
 constexpr int fields_of(int shape) { return DIM / group_of(shape) * (has_zeros(shape) ? 2 : 1); }
 constexpr bool is_fields(int shape) { return is_triplets(shape) || is_chunks(shape); }
-// The radix of digits of codes; 1 without digits.
-constexpr int radix(int shape) {
-    return shape > 70 && shape < 80 ? 5 : (shape > 60 && shape < 70) || (shape >= 200 && shape % 100 >= 50) ? 3 : 1;
-}
-constexpr bool is_indexed(int shape) { return shape == 1 || (shape >= 5 && shape <= 8) || (shape > 60 && shape < 80) || shape >= 200; }
-constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : shape % 10; } // of codes with look-ups in registers
-constexpr int index_bits(int shape) { return is_indexed(shape) ? shape % 10 : 0; } // of codes with look-ups in shared memory
-constexpr int history(int shape) { return shape >= 200 ? shape / 100 : 0; }
+constexpr bool is_indexed(int shape) { return kind_of(shape) == Kind::Indexed; }
+constexpr int code_bits(int shape) { return is_indexed(shape) ? 0 : bits_of(shape); } // of codes with look-ups in registers
+constexpr int index_bits(int shape) { return is_indexed(shape) ? bits_of(shape) : 0; } // of codes with look-ups in shared memory
 // Whether rows contain f16 scales or norms, and a centre is f16 in the keys' own basis. Codes of more than 4.5 bits
 // contain norms.
 constexpr bool is_coded_in_rows(int shape) { return is_int(shape) || is_blocks(shape) || is_chunks(shape) || index_bits(shape) >= (history(shape) > 0 ? 4 : 5); }
@@ -216,8 +222,8 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
     c = own_order(c);
     const int d = c % EACH;
     thread = c / EACH;
-    constexpr bool by_fours = KEYS == 4 || KEYS == 38 || is_indexed(KEYS);
-    if (is_trellis(KEYS) || KEYS == 34 || (!by_fours && d >= EACH / 16 * 16)) {
+    constexpr bool by_fours = KEYS == codes_of(4) || KEYS == integers_of(8) || is_indexed(KEYS);
+    if (is_trellis(KEYS) || KEYS == integers_of(4) || (!by_fours && d >= EACH / 16 * 16)) {
         product = d >> 3, half = d & 1, byte = d >> 1 & 3;
     } else if (by_fours) {
         product = d >> 3, half = d >> 2 & 1, byte = d & 3;
@@ -235,9 +241,9 @@ __device__ __forceinline__ void place(int c, int &thread, int &product, int &hal
 __device__ __forceinline__ int single_bit(int d) {
     int thread, product, half, byte;
     place(coordinate(d), thread, product, half, byte);
-    if (KEYS != 3 && KEYS != 11 && !is_blocks(KEYS)) return d;
+    if (KEYS != codes_of(3) && KEYS != trellis_of(1) && !is_blocks(KEYS)) return d;
     if (PRODUCTS % 2 && product == PRODUCTS - 1) return 8 * product + 2 * byte + half;
-    if (KEYS == 11) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
+    if (KEYS == trellis_of(1)) return 16 * (product >> 1) + 4 * byte + 2 * (product & 1) + half;
     const int nibble = 4 * half + byte, four = product & ~3;
     return 8 * four + (product & 3) + (four + 4 > PRODUCTS ? 4 * (nibble & 3) + 2 * (nibble >> 2) : 4 * nibble);
 }

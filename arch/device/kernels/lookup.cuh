@@ -65,7 +65,7 @@ __device__ __forceinline__ u32 spread(u32 bits) {
 __device__ __forceinline__ u32 single_bits(const KeyWords &k, int j) {
     const u32 word = k.single[j >> 2];
     if (PRODUCTS % 2 && j == PRODUCTS - 1) return spread(word >> (8 * (j & 3)) & 0xFF);
-    if (KEYS == 11) return word >> (16 * (j >> 1 & 1) + 2 * (j & 1));
+    if (KEYS == trellis_of(1)) return word >> (16 * (j >> 1 & 1) + 2 * (j & 1));
     return ((j & ~3) + 4 > PRODUCTS ? (word & 0xFFFF) | word << 14 : word) >> (j & 3);
 }
 
@@ -108,18 +108,18 @@ __device__ __forceinline__ uint2 selectors(const KeyWords &k, int j) {
 
 // Adds product j of a key with the queries.
 __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, int j, const Table &t) {
-    if (KEYS == 4) {
+    if (KEYS == codes_of(4)) {
         const Halves h(k.low[j], t);
         product_s8(c, q, h.n0, h.n1);
         product_s8(c, q, h.p0, h.p1);
-    } else if (KEYS == 34) { // codes instead of integers: the sum of the other factor compensates
+    } else if (KEYS == integers_of(4)) { // codes instead of integers: the sum of the other factor compensates
         product_s8_u8(c, q, k.low[j] & 0x0F0F0F0F, k.low[j] >> 4 & 0x0F0F0F0F);
-    } else if (KEYS == 38) {
+    } else if (KEYS == integers_of(8)) {
         product_s8(c, q, k.low[2 * j % CODE_WORDS], k.low[(2 * j + 1) % CODE_WORDS]);
-    } else if (KEYS == 2 || KEYS == 3) {
+    } else if (KEYS == codes_of(2) || KEYS == codes_of(3)) {
         const uint2 s = selectors(k, j);
-        product_s8(c, q, prmt(t.words[0], t.words[KEYS == 3], s.x), prmt(t.words[0], t.words[KEYS == 3], s.y));
-    } else if (KEYS == 11) {
+        product_s8(c, q, prmt(t.words[0], t.words[KEYS == codes_of(3)], s.x), prmt(t.words[0], t.words[KEYS == codes_of(3)], s.y));
+    } else if (KEYS == trellis_of(1)) {
         u32 r[4];
         for (int i = 0; i < 4; i++) r[i] = row_of(t, window_at(k, 8 * j + 2 * i));
         const u32 digits = single_bits(k, j);
@@ -127,7 +127,7 @@ __device__ __forceinline__ void score(int (&c)[4], uint4 q, const KeyWords &k, i
         product_s8(c, q, of_rows(r[0], r[1], r[2], r[3], even), of_rows(r[0], r[1], r[2], r[3], odd));
     } else {
         u32 r[8];
-        if (KEYS == 12) {
+        if (KEYS == trellis_of(2)) {
             for (int i = 0; i < 8; i += 2) { // a window and the next take five bits
                 const u32 w = window_at(k, 8 * j + i);
                 r[i] = row_of(t, w), r[i + 1] = __shfl_sync(~0u, t.second, (int)w);
@@ -228,24 +228,24 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const 
     u32 low[is_byte(VALUES) ? 8 : 4], high = 0;
     load_words<4 * low_bits(VALUES)>(low, values + V_LOW + item * 4 * low_bits(VALUES));
     if (code_bits(VALUES) == 3) high = load<u32>(values + V_HIGH + item * 4);
-    if (VALUES == 4) {
+    if (VALUES == codes_of(4)) {
         const Halves h[4] = {{low[0], t}, {low[1], t}, {low[2], t}, {low[3], t}};
 #pragma unroll
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].n0, h[e].n1);
 #pragma unroll
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, h[e].p0, h[e].p1);
-    } else if (VALUES == 34) {
+    } else if (VALUES == integers_of(4)) {
 #pragma unroll
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, low[e] & 0x0F0F0F0F, low[e] >> 4 & 0x0F0F0F0F);
-    } else if constexpr (VALUES == 38) {
+    } else if constexpr (VALUES == integers_of(8)) {
 #pragma unroll
         for (int e = 0; e < 4; e++) product_u8(c[e], weights, low[2 * e], low[2 * e + 1]);
-    } else if (VALUES == 2 || VALUES == 3) {
+    } else if (VALUES == codes_of(2) || VALUES == codes_of(3)) {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             u32 s = low[e >> 1] >> (2 * (e & 1)) & 0x33333333u;
-            if (VALUES == 3) s |= (high >> e & 0x11111111u) << 2;
-            product_u8(c[e], weights, prmt(t.words[0], t.words[VALUES == 3], s), prmt(t.words[0], t.words[VALUES == 3], s >> 16));
+            if (VALUES == codes_of(3)) s |= (high >> e & 0x11111111u) << 2;
+            product_u8(c[e], weights, prmt(t.words[0], t.words[VALUES == codes_of(3)], s), prmt(t.words[0], t.words[VALUES == codes_of(3)], s >> 16));
         }
     } else {
         const u32 *paths = reinterpret_cast<const u32 *>(values);
@@ -261,13 +261,13 @@ __device__ __forceinline__ void add_values(int (&c)[4][4], uint4 weights, const 
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 u32 w = shifted(halves[i >> 2], 4 * (i & 3));
-                if (VALUES == 13) {
+                if (VALUES == trellis_of(3)) {
                     const int by = 4 * i + e - 4;
                     w = pick(w, by < 0 ? high << -by : high >> by, 15);
                 }
                 r[i] = row_of(t, w);
             }
-            const u32 s = VALUES == 11 ? and_or(low[0] >> e, 0x11111111, ODD) : and_or(low[e >> 1] >> (2 * (e & 1)), 0x33333333, ODD);
+            const u32 s = VALUES == trellis_of(1) ? and_or(low[0] >> e, 0x11111111, ODD) : and_or(low[e >> 1] >> (2 * (e & 1)), 0x33333333, ODD);
             product_u8(c[e], weights, of_rows(r[0], r[1], r[2], r[3], s), of_rows(r[4], r[5], r[6], r[7], s >> 16));
         }
     }

@@ -1,9 +1,8 @@
 // Decodes pages to f16 rows in the keys' and values' own basis. A block of threads takes a slot and head.
 
 struct Open {
-    u16 *keys;         // f16 [cells][kv heads][DIM], from the first cell of slot `first` on
+    u16 *keys;         // f16 [cells][kv heads][DIM]
     u16 *values;
-    u64 first;
     Block block;       // what `unfold_slot` reads; `table`: the slots to decode. It ends early without halves
 };
 
@@ -66,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(128) open(const __grid_constant__ O
 #pragma unroll
             for (int i = 0; i < VEC; i++) v[i] = signed_by(v[i] * INVERSE_SQRT, p.value_signs, VEC * lane + i);
         }
-        const u64 row = ((((u64)number - o.first) * SLOT_TOKENS + token) * p.kv_heads + head) * DIM + VEC * lane;
+        const u64 row = (((u64)number * SLOT_TOKENS + token) * p.kv_heads + head) * DIM + VEC * lane;
 #pragma unroll
         for (int i = 0; i < VEC; i++) {
             if (!holds(lane)) continue;

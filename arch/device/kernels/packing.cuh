@@ -117,7 +117,7 @@ template <class Four> __device__ __forceinline__ void pack_values(u8 *slot, Four
             if (low_bits(VALUES) == 1) low[0] |= of_bytes(codes, 0) << (4 * i);
             if (code_bits(VALUES) == 3) high |= of_bytes(codes, 2) << (4 * i);
         }
-        if (VALUES == 4) {
+        if (VALUES == codes_of(4)) {
             const u32 t[4] = {__byte_perm(pairs[0], pairs[1], 0x5140), __byte_perm(pairs[2], pairs[3], 0x5140),
                               __byte_perm(pairs[0], pairs[1], 0x7362), __byte_perm(pairs[2], pairs[3], 0x7362)};
 #pragma unroll

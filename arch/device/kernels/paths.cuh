@@ -4,7 +4,7 @@
 template <int SHAPE> struct Path {
     static constexpr int HISTORY = history(SHAPE) > 0 ? history(SHAPE) : 1, STATES = 1 << HISTORY, WINDOWS = 2 * STATES;
     static constexpr int LEVELS = radix(SHAPE) << raw_bits(SHAPE);
-    static constexpr int EACH_LANE = STATES > LANES ? 2 : 1, OF_ROW = STATES / EACH_LANE, AT_ONCE = LANES / OF_ROW; // lanes of a row, rows of a warp
+    static constexpr int EACH_LANE = STATES > LANES ? 2 : 1, OF_ROW = STATES / EACH_LANE, ROWS_AT_ONCE = LANES / OF_ROW; // lanes of a row, rows of a warp
     // How the bits of a window lie in a state and a new bit. The newest bit is the lowest.
     static __device__ __forceinline__ int window(int bits) {
         int out = 0;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
             for (int code = 0; code < P::LEVELS; code++)
                 mine[e][way][code] = centroids[code * P::WINDOWS + P::window(own + LANES * e + way * P::STATES)];
 #pragma unroll 1
-    for (int first = warp * P::AT_ONCE; first < SLOT_TOKENS; first += PATH_WARPS * P::AT_ONCE) {
+    for (int first = warp * P::ROWS_AT_ONCE; first < SLOT_TOKENS; first += PATH_WARPS * P::ROWS_AT_ONCE) {
         const int r = first + of_row;
         const float *row = z + r * stride, scale = scales[r];
         float costs[P::EACH_LANE];
@@ -94,8 +94,8 @@ __device__ __forceinline__ void search_paths(float *z, int stride, const float *
         __syncwarp();
         // Sixteen lanes compute the codes of a row, as many as the lanes of the CPU's sums.
 #pragma unroll 1
-        for (int pair = 0; pair < P::AT_ONCE; pair += 2) {
-            const int row_number = first + pair + (P::AT_ONCE > 1 ? lane / 16 : 0), of_sums = lane % 16;
+        for (int pair = 0; pair < P::ROWS_AT_ONCE; pair += 2) {
+            const int row_number = first + pair + (P::ROWS_AT_ONCE > 1 ? lane / 16 : 0), of_sums = lane % 16;
             const float *from = z + row_number * stride, by = scales[row_number];
             float correlation = 0, energy = 0; // exact: below 2^24
             for (int c = of_sums; c < DIM; c += 16) {

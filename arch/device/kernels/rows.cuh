@@ -7,7 +7,7 @@ struct Given {
     u32 *doubtful;                // 1: the host must check a row
     u64 token_stride, head_stride; // in values
     u32 first, count, kv_heads, dim;
-    u32 type;                     // of floats: 0 f32, 1 f16, 2 bf16
+    u32 floats;                   // their type: 0 f32, 1 f16, 2 bf16
     float bounds[2];              // squared norms of keys and of values that every codec accepts are below these
 };
 
@@ -37,7 +37,7 @@ extern "C" __global__ void check(const __grid_constant__ Given g) {
     float squares = 0;
     bool fit = true;
     for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) {
-        const float x = at(g.sides[row.side], row.from + c, g.type);
+        const float x = at(g.sides[row.side], row.from + c, g.floats);
         fit &= fabsf(x) < 65520.0f; // NaN does not fit
         squares = fmaf(x, x, squares);
     }
@@ -49,14 +49,14 @@ extern "C" __global__ void take(const __grid_constant__ Given g) {
     Row row;
     if (!row_of(g, row)) return;
     u16 *to = g.rows + (((u64)row.token * g.kv_heads + row.head) * 2 + row.side) * g.dim;
-    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = (u16)to_f16(at(g.sides[row.side], row.from + c, g.type));
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = (u16)to_f16(at(g.sides[row.side], row.from + c, g.floats));
 }
 
 extern "C" __global__ void widen(const __grid_constant__ Given g) {
     Row row;
     if (!row_of(g, row)) return;
     float *to = g.wide + (((u64)row.side * g.kv_heads + row.head) * g.count + row.token) * g.dim;
-    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = at(g.sides[row.side], row.from + c, g.type);
+    for (u32 c = threadIdx.x % 32; c < g.dim; c += 32) to[c] = at(g.sides[row.side], row.from + c, g.floats);
 }
 
 // Appends one token to each sequence, which counts it itself. So a graph can be launched repeatedly.
@@ -67,7 +67,7 @@ struct Steps {
     u32 *flags;                     // why each sequence stopped: 1: the host must check a row, 2: the window is full
     u64 token_stride, head_stride;  // in values; one token for each sequence
     u32 exact_stride, ring, most;   // most: tokens of a full window
-    u32 kv_heads, dim, type;
+    u32 kv_heads, dim, floats;
     float bounds[2];                // for squared norms, as above
 };
 
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(256) step(const __grid_constant__ S
         float squares = 0;
         bool fit = true;
         for (u32 c = lane; c < g.dim; c += 32) {
-            const float x = at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.type);
+            const float x = at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.floats);
             fit &= fabsf(x) < 65520.0f; // NaN does not fit
             squares = fmaf(x, x, squares);
         }
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(256) step(const __grid_constant__ S
     const u32 place = at_ring < g.ring ? at_ring : at_ring - g.ring;
     u16 *to = g.exact + ((u64)blockIdx.x * g.exact_stride + place) * rows * g.dim;
     for (u32 row = threadIdx.x / 32; row < rows; row += blockDim.x / 32)
-        for (u32 c = lane; c < g.dim; c += 32) to[row * g.dim + c] = (u16)to_f16(at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.type));
+        for (u32 c = lane; c < g.dim; c += 32) to[row * g.dim + c] = (u16)to_f16(at(g.sides[row % 2], token + row / 2 * g.head_stride + c, g.floats));
     if (threadIdx.x == 0) {
         words[1]++;
         if (++words[4] == 0) words[5]++;

@@ -166,7 +166,7 @@ impl Cells {
     fn area(&self, layer: usize) -> Area {
         let side = 2 * self.width(layer) * self.book.cells();
         let (keys, values) = (self.scratch.address(0), self.scratch.address(side));
-        Area { keys, values, first: 0, cells: self.book.cells() }
+        Area { keys, values, cells: self.book.cells() }
     }
 
     /// Brings the book's places to the GPU. `masked`: a mask hides cells that are not written.
@@ -288,8 +288,7 @@ impl Cells {
             let (Some(keys), Some(values)) = (of(0), of(1)) else {
                 return Err("a layer has no tensors".into());
             };
-            let area =
-                Area { keys: address(keys), values: address(values), first: 0, cells: self.book.cells() };
+            let area = Area { keys: address(keys), values: address(values), cells: self.book.cells() };
             layer.layer.pool().open(&self.plan, &area).map_err(failed)?;
         }
         self.device.synchronize().map_err(failed)

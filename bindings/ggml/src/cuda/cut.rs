@@ -10,7 +10,8 @@
 
 use super::cache::{Cache, Plan};
 use super::cells::{Begun, Cells, Steps};
-use super::registry::{Known, Registry, Wrapped, registry};
+use super::registry::{Known, Wrapped, cache_of, seam, wrapped_of};
+use super::seam::Seam;
 use super::{Op, Status};
 use crate::abi::{Backend, FAILED, Graph, SUCCESS, Tensor};
 use crate::guarded;
@@ -24,8 +25,7 @@ use std::sync::atomic::Ordering;
 type Record = extern "C" fn(*mut Backend, *mut c_void);
 
 pub(super) extern "C" fn graph_compute(backend: *mut Backend, graph: *mut c_void) -> Status {
-    let Some(seam) = registry() else { return FAILED };
-    let Some(wrapped) = seam.backend(backend) else { return FAILED };
+    let Some((seam, wrapped)) = seam().zip(wrapped_of(backend)) else { return FAILED };
     guarded(FAILED, || {
         // SAFETY: the host passes a graph of its own: an array of its nodes, and their number.
         let nodes = unsafe {
@@ -72,13 +72,13 @@ fn tensors(op: &Tensor) -> impl Iterator<Item = &Tensor> {
 }
 
 /// Finds the operations on caches, each with its cache.
-fn touched(seam: &Registry, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
+fn touched(seam: &Seam, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
     let mut found = Vec::new();
     for (number, node) in nodes.iter().enumerate() {
         // SAFETY: nodes of a graph are tensors.
         let op = unsafe { &**node };
         if seam.op(op) != Op::Nothing
-            && let Some(cache) = tensors(op).find_map(|tensor| seam.cache_of(tensor))
+            && let Some(cache) = tensors(op).find_map(cache_of)
         {
             found.push((number, cache));
         }
@@ -87,7 +87,7 @@ fn touched(seam: &Registry, nodes: &[*mut Tensor]) -> Vec<(usize, Arc<Cache>)> {
 }
 
 struct Cut<'a> {
-    seam: &'a Registry,
+    seam: &'a Seam,
     wrapped: &'a Wrapped,
     backend: *mut Backend,
     graph: *mut c_void,
@@ -183,8 +183,7 @@ impl Cut<'_> {
 
     /// Points all tensors of the graph that view a cache at its f16 rows.
     fn point(&self, cache: &Arc<Cache>) {
-        let own =
-            |tensor: &Tensor| self.seam.cache_of(tensor).is_some_and(|other| Arc::ptr_eq(&other, cache));
+        let own = |tensor: &Tensor| cache_of(tensor).is_some_and(|other| Arc::ptr_eq(&other, cache));
         for node in self.nodes {
             // SAFETY: nodes of a graph are tensors, and their sources null or tensors.
             let op = unsafe { &**node };
@@ -444,7 +443,7 @@ impl Cut<'_> {
                 // SAFETY: sources are tensors.
                 let about = unsafe { &*tensor };
                 if moved.iter().all(|(other, _)| *other != tensor)
-                    && self.seam.cache_of(about).is_some_and(|other| Arc::ptr_eq(&other, cache))
+                    && cache_of(about).is_some_and(|other| Arc::ptr_eq(&other, cache))
                 {
                     let place = cells.in_area(about).ok_or("an operation takes two layers")?;
                     moved.push((tensor, place));

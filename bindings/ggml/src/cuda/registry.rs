@@ -6,27 +6,17 @@ use super::seam::Seam;
 use crate::abi::{Backend, Tensor};
 use crate::instance::lock;
 use core::ffi::{c_char, c_void};
-use core::ops::Deref;
 use octaplex::gpu;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// All that is wrapped in this process.
-pub(super) struct Registry {
-    seam: Seam,
-    /// Caches by the addresses of their buffers.
-    pub(super) caches: Mutex<HashMap<usize, Arc<Cache>>>,
-    /// Backends by their addresses.
-    pub(super) backends: Mutex<HashMap<usize, Arc<Wrapped>>>,
-}
+static SEAM: OnceLock<Option<Seam>> = OnceLock::new();
 
-impl Deref for Registry {
-    type Target = Seam;
+/// Caches by the addresses of their buffers.
+pub(super) static CACHES: Mutex<BTreeMap<usize, Arc<Cache>>> = Mutex::new(BTreeMap::new());
 
-    fn deref(&self) -> &Seam {
-        &self.seam
-    }
-}
+/// Backends by their addresses.
+pub(super) static BACKENDS: Mutex<BTreeMap<usize, Arc<Wrapped>>> = Mutex::new(BTreeMap::new());
 
 /// A wrapped backend, and its own functions.
 pub(super) struct Wrapped {
@@ -60,33 +50,28 @@ unsafe impl Send for Wrapped {}
 // SAFETY: as above.
 unsafe impl Sync for Wrapped {}
 
-static REGISTRY: OnceLock<Option<Registry>> = OnceLock::new();
-
-pub(super) fn registry() -> Option<&'static Registry> {
-    REGISTRY.get().and_then(Option::as_ref)
+/// Returns the host's GPUs, if this process wraps them.
+pub(super) fn seam() -> Option<&'static Seam> {
+    SEAM.get().and_then(Option::as_ref)
 }
 
-/// Makes the registry, with the GPUs that `find` finds, if this is the first call.
+/// Wraps the GPUs that `find` finds, if this is the first call.
 pub(super) fn register(find: impl FnOnce() -> Option<Seam>) {
-    REGISTRY.get_or_init(|| {
-        find().map(|seam| Registry { seam, caches: Mutex::default(), backends: Mutex::default() })
-    });
+    SEAM.get_or_init(find);
 }
 
-impl Registry {
-    pub(super) fn backend(&self, backend: *mut Backend) -> Option<Arc<Wrapped>> {
-        lock(&self.backends).get(&(backend as usize)).cloned()
-    }
+pub(super) fn wrapped_of(backend: *mut Backend) -> Option<Arc<Wrapped>> {
+    lock(&BACKENDS).get(&(backend as usize)).cloned()
+}
 
-    /// Returns the cache that a tensor, or the tensor behind a view, belongs to.
-    pub(super) fn cache_of(&self, tensor: &Tensor) -> Option<Arc<Cache>> {
-        let root = tensor.root();
-        // Nearly all tensors end here.
-        if root.buffer.is_null() || root.name[..6] != CACHE {
-            return None;
-        }
-        lock(&self.caches).get(&(root.buffer as usize)).cloned()
+/// Returns the cache that a tensor, or the tensor behind a view, belongs to.
+pub(super) fn cache_of(tensor: &Tensor) -> Option<Arc<Cache>> {
+    let root = tensor.root();
+    // Nearly all tensors end here.
+    if root.buffer.is_null() || root.name[..6] != CACHE {
+        return None;
     }
+    lock(&CACHES).get(&(root.buffer as usize)).cloned()
 }
 
 /// The beginning of the names of caches.

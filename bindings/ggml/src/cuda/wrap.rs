@@ -6,7 +6,7 @@
 mod transfers;
 
 use super::cache::Cache;
-use super::registry::{Registry, Wrapped, register, registry};
+use super::registry::{BACKENDS, CACHES, Wrapped, cache_of, register, seam, wrapped_of};
 use super::seam::{Alloc, AllocSize, Gpu, Seam};
 use super::told::Purpose;
 use super::{Op, cells, cut};
@@ -43,14 +43,14 @@ pub(crate) fn attach(instance: &'static Instance) {
             None
         }
     });
-    // Only now, because other threads may call the new functions at once, and they read the registry.
-    if let Some(seam) = registry().filter(|_| wraps) {
+    // Only now, because other threads may call the new functions at once, and they ask for the GPUs.
+    if let Some(found) = seam().filter(|_| wraps) {
         gpu::on_compile(|line| {
-            if let Some(seam) = registry() {
+            if let Some(seam) = seam() {
                 seam.instance.host.info(line);
             }
         });
-        wrap(seam);
+        wrap(found);
     }
 }
 
@@ -144,8 +144,7 @@ fn slots_of(version: Version, buffer_type: *mut c_void) -> (*mut Alloc, *mut Opt
 }
 
 extern "C" fn alloc_size(buffer_type: *mut c_void, tensor: *const Tensor) -> usize {
-    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
-    else {
+    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?))) else {
         return 0;
     };
     let nominal = gpu.nominal(seam.instance, tensor);
@@ -169,8 +168,7 @@ extern "C" fn alloc_size(buffer_type: *mut c_void, tensor: *const Tensor) -> usi
 const SMALL: usize = 4096;
 
 extern "C" fn alloc(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
-    let Some((seam, (number, gpu))) =
-        registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
+    let Some((seam, (number, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
     else {
         return null_mut();
     };
@@ -196,7 +194,7 @@ extern "C" fn alloc(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
                     seam.instance.fail("a buffer for a cache could not be made");
                     return null_mut();
                 }
-                take_buffer(seam, number, buffer, size);
+                take_buffer(number, buffer, size);
                 buffer
             }
             Purpose::Declined { bytes, why } => {
@@ -218,11 +216,11 @@ extern "C" fn alloc(buffer_type: *mut c_void, size: usize) -> *mut Buffer {
 }
 
 /// Makes a buffer of the host's one that holds caches.
-fn take_buffer(seam: &Registry, gpu: usize, buffer: *mut Buffer, size: usize) {
+fn take_buffer(gpu: usize, buffer: *mut Buffer, size: usize) {
     // SAFETY: the buffer was just allocated, and nobody else has it.
     let buffer_ref = unsafe { &mut *buffer };
     let cache = Arc::new(Cache::new(gpu, buffer_ref.interface));
-    lock(&seam.caches).insert(buffer as usize, cache);
+    lock(&CACHES).insert(buffer as usize, cache);
     let interface = &mut buffer_ref.interface;
     interface.free_buffer = free_cache;
     interface.init_tensor = init_cache_tensor;
@@ -261,8 +259,7 @@ extern "C" fn set_input(
 ) {
     // SAFETY: the host passes its buffer.
     let (buffer_type, usage) = unsafe { ((*buffer).buffer_type, (*buffer).usage) };
-    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?)))
-    else {
+    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of_type(buffer_type)?))) else {
         return;
     };
     if usage != WEIGHTS {
@@ -279,16 +276,14 @@ fn note(seam: &Seam, tensor: *mut Tensor, data: *const c_void, offset: usize, si
     lock(&seam.inputs).note(tensor, about, offset, bytes, seam.instance.settings.sinks);
 }
 
-fn cache_of_buffer(buffer: *mut Buffer) -> Option<(&'static Registry, Arc<Cache>)> {
-    let seam = registry()?;
-    let cache = lock(&seam.caches).get(&(buffer as usize)).cloned()?;
-    Some((seam, cache))
+fn cache_of_buffer(buffer: *mut Buffer) -> Option<(&'static Seam, Arc<Cache>)> {
+    seam().zip(lock(&CACHES).get(&(buffer as usize)).cloned())
 }
 
 extern "C" fn free_cache(buffer: *mut Buffer) {
     guarded((), || {
         let Some((seam, cache)) = cache_of_buffer(buffer) else { return };
-        lock(&seam.caches).remove(&(buffer as usize));
+        lock(&CACHES).remove(&(buffer as usize));
         let own: BufferInterface = cache.own;
         cache.free(seam);
         // SAFETY: the host frees its buffer once; its own function follows.
@@ -301,7 +296,7 @@ extern "C" fn free_cache(buffer: *mut Buffer) {
 extern "C" fn init_declined(buffer: *mut Buffer, tensor: *mut Tensor) -> c_int {
     // SAFETY: the host passes its buffer.
     let buffer_type = unsafe { (*buffer).buffer_type };
-    let Some((_, gpu)) = registry().and_then(|seam| seam.gpu_of_type(buffer_type)) else {
+    let Some((_, gpu)) = seam().and_then(|seam| seam.gpu_of_type(buffer_type)) else {
         return crate::abi::FAILED;
     };
     guarded((), || lock(&gpu.told).placed(tensor as usize));
@@ -377,7 +372,7 @@ extern "C" fn clear_cache(buffer: *mut Buffer, value: u8) {
 }
 
 extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
-    let Some((seam, (_, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
+    let Some((seam, (_, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
         return false;
     };
     let supports = (gpu.supports_op)(device, op);
@@ -387,7 +382,7 @@ extern "C" fn supports_op(device: *mut Device, op: *const Tensor) -> bool {
         if supports && seam.op(about) == Op::Attend {
             // SAFETY: sources are null or tensors of the host's.
             let keys = unsafe { about.src[1].as_ref() };
-            if let Some(cache) = keys.and_then(|keys| seam.cache_of(keys)) {
+            if let Some(cache) = keys.and_then(cache_of) {
                 let _turn = gpu.take_turn();
                 cache.learn(seam, about);
             }
@@ -400,7 +395,7 @@ type Events = [Option<extern "C" fn(*mut Device) -> *mut c_void>; 1];
 type FreeEvent = extern "C" fn(*mut Device, *mut c_void);
 
 extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *mut Backend {
-    let Some((seam, (number, gpu))) = registry().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
+    let Some((seam, (number, gpu))) = seam().and_then(|seam| Some((seam, seam.gpu_of(device)?))) else {
         return null_mut();
     };
     let backend = (gpu.init_backend)(device, parameters);
@@ -420,7 +415,7 @@ extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *m
             let new = new.filter(|_| has);
             let events = [(); 2].map(|()| new.map_or(null_mut(), |new| new(device)));
             let own = core::ptr::read(backend);
-            lock(&seam.backends).insert(
+            lock(&BACKENDS).insert(
                 backend as usize,
                 Arc::new(Wrapped { gpu: number, own, events, recorded: Mutex::default() }),
             );
@@ -446,8 +441,7 @@ extern "C" fn init_backend(device: *mut Device, parameters: *const c_char) -> *m
 
 extern "C" fn free_backend(backend: *mut Backend) {
     guarded((), || {
-        let Some(seam) = registry() else { return };
-        let Some(wrapped) = lock(&seam.backends).remove(&(backend as usize)) else { return };
+        let Some(wrapped) = lock(&BACKENDS).remove(&(backend as usize)) else { return };
         // SAFETY: the host frees its backend once. Events come from the device's own functions.
         unsafe {
             let device = (*backend).device;

@@ -13,9 +13,7 @@ type Synchronize = extern "C" fn(*mut Backend);
 
 /// Waits for a backend. Then the log tells of rows that its caches could not hold.
 pub(super) extern "C" fn synchronize(backend: *mut Backend) {
-    let Some((seam, wrapped)) = registry().and_then(|seam| Some((seam, seam.backend(backend)?))) else {
-        return;
-    };
+    let Some((seam, wrapped)) = seam().zip(wrapped_of(backend)) else { return };
     // SAFETY: the backend's own function, which is not null: see `init_backend`.
     unsafe { core::mem::transmute::<*const c_void, Synchronize>(wrapped.own.synchronize)(backend) };
     let gpu = &seam.gpus[wrapped.gpu];
@@ -29,7 +27,7 @@ pub(super) extern "C" fn synchronize(backend: *mut Backend) {
         if !gpu.unread.swap(false, Ordering::Relaxed) {
             return;
         }
-        let caches: Vec<Arc<Cache>> = lock(&seam.caches).values().cloned().collect();
+        let caches: Vec<Arc<Cache>> = lock(&CACHES).values().cloned().collect();
         for cache in caches.iter().filter(|cache| cache.gpu == wrapped.gpu) {
             let mut lost = false;
             let read = cache.with_cells(|cells| {
@@ -46,10 +44,10 @@ pub(super) extern "C" fn synchronize(backend: *mut Backend) {
 }
 
 /// Returns the buffer of a cache's tensor.
-fn buffer_of(seam: &Registry, tensor: *const Tensor) -> Option<*mut Buffer> {
+fn buffer_of(tensor: *const Tensor) -> Option<*mut Buffer> {
     // SAFETY: the host passes a tensor.
     let about = unsafe { &*tensor };
-    seam.cache_of(about).map(|_| about.root().buffer)
+    cache_of(about).map(|_| about.root().buffer)
 }
 
 pub(super) extern "C" fn set_async(
@@ -59,11 +57,10 @@ pub(super) extern "C" fn set_async(
     offset: usize,
     size: usize,
 ) {
-    let Some(seam) = registry() else { return };
-    if let Some(buffer) = buffer_of(seam, tensor) {
+    if let Some(buffer) = buffer_of(tensor) {
         return set_cache(buffer, tensor, data, offset, size);
     }
-    let Some(wrapped) = seam.backend(backend) else { return };
+    let Some((seam, wrapped)) = seam().zip(wrapped_of(backend)) else { return };
     guarded((), || {
         // SAFETY: the tensor has a buffer of the host's; `root` follows views.
         let usage = unsafe { (*tensor).root().buffer.as_ref() }.map_or(WEIGHTS, |buffer| buffer.usage);
@@ -86,11 +83,10 @@ pub(super) extern "C" fn get_async(
     offset: usize,
     size: usize,
 ) {
-    let Some(seam) = registry() else { return };
-    if let Some(buffer) = buffer_of(seam, tensor) {
+    if let Some(buffer) = buffer_of(tensor) {
         return get_cache(buffer, tensor, data, offset, size);
     }
-    let Some(wrapped) = seam.backend(backend) else { return };
+    let Some(wrapped) = wrapped_of(backend) else { return };
     // SAFETY: as in `set_async`.
     unsafe {
         core::mem::transmute::<*const c_void, GetAsync>(wrapped.own.transfers[1])(
@@ -109,8 +105,7 @@ pub(super) extern "C" fn set_2d_async(
     stride: usize,
     from_stride: usize,
 ) {
-    let Some(seam) = registry() else { return };
-    if let Some(buffer) = buffer_of(seam, tensor) {
+    if let Some(buffer) = buffer_of(tensor) {
         for copy in 0..copies {
             set_cache(
                 buffer,
@@ -122,7 +117,7 @@ pub(super) extern "C" fn set_2d_async(
         }
         return;
     }
-    let Some(wrapped) = seam.backend(backend) else { return };
+    let Some(wrapped) = wrapped_of(backend) else { return };
     // SAFETY: as in `set_async`.
     unsafe {
         let own = core::mem::transmute::<*const c_void, Set2dAsync>(wrapped.own.transfers[2]);
@@ -140,14 +135,13 @@ pub(super) extern "C" fn get_2d_async(
     stride: usize,
     to_stride: usize,
 ) {
-    let Some(seam) = registry() else { return };
-    if let Some(buffer) = buffer_of(seam, tensor) {
+    if let Some(buffer) = buffer_of(tensor) {
         for copy in 0..copies {
             get_cache(buffer, tensor, data.wrapping_byte_add(copy * to_stride), offset + copy * stride, size);
         }
         return;
     }
-    let Some(wrapped) = seam.backend(backend) else { return };
+    let Some(wrapped) = wrapped_of(backend) else { return };
     // SAFETY: as in `set_async`.
     unsafe {
         let own = core::mem::transmute::<*const c_void, Get2dAsync>(wrapped.own.transfers[3]);
