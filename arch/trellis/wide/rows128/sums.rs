@@ -190,17 +190,9 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         sums: &mut [Sums<L::V>; Q],
     ) {
         if let (Some(sums), Some(weights)) = (sums.first_chunk_mut(), weights.first_chunk()) {
-            for k in [k, k + 1] {
-                if L::ROW_DOTS {
-                    // Sums of a register at a time: those of all four would not stay in registers.
-                    self.share::<0>(k, groups, weights, sums);
-                    self.share::<1>(k, groups, weights, sums);
-                    self.share::<2>(k, groups, weights, sums);
-                    self.share::<3>(k, groups, weights, sums);
-                } else {
-                    self.share_all(k, groups, weights, sums);
-                }
-            }
+            // Written out: in a loop, each step would choose its planes and shifts.
+            self.share(k, groups, weights, sums);
+            self.share(k + 1, groups, weights, sums);
         } else if L::ROW_DOTS {
             self.add_one(k, groups, &weights[0], &mut sums[0]);
             self.add_one(k + 1, groups, &weights[0], &mut sums[0]);
@@ -252,31 +244,30 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         L::add_woven::<J>(b, self.look_up(k + 1, &planes), weights);
     }
 
-    /// Adds coordinate `k` of register J to the sums of four queries.
+    /// Adds coordinate `k` to the sums of four queries.
     #[inline(always)]
-    fn share<const J: usize>(
+    fn share(
         &self,
         k: usize,
         groups: &[Group<L::V>],
         weights: &[[L::V; RUN / GROUP]; TOGETHER],
         all: &mut [Sums<L::V>; TOGETHER],
     ) {
-        let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
-        for (g, group) in groups.iter().enumerate() {
-            let found = self.look_up(k, &Self::planes_of(group, J));
-            L::add_woven::<J>(&mut a, found, weights[0][g]);
-            L::add_woven::<J>(&mut b, found, weights[1][g]);
-            L::add_woven::<J>(&mut c, found, weights[2][g]);
-            L::add_woven::<J>(&mut d, found, weights[3][g]);
+        if L::ROW_DOTS {
+            // Sums of two registers at a time: those of all four would not stay in registers.
+            self.share_some(k, 0..2, groups, weights, all);
+            self.share_some(k, 2..4, groups, weights, all);
+        } else {
+            self.share_some(k, 0..4, groups, weights, all);
         }
-        (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
     }
 
-    /// Adds coordinate `k` of all four registers to the sums of four queries.
+    /// Adds coordinate `k` of the first two registers, the last two or all.
     #[inline(always)]
-    fn share_all(
+    fn share_some(
         &self,
         k: usize,
+        registers: Range<usize>,
         groups: &[Group<L::V>],
         weights: &[[L::V; RUN / GROUP]; TOGETHER],
         all: &mut [Sums<L::V>; TOGETHER],
@@ -284,10 +275,14 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
         for (g, group) in groups.iter().enumerate() {
             let weights = [weights[0][g], weights[1][g], weights[2][g], weights[3][g]];
-            self.add_to_four::<0>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<1>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<2>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<3>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            if registers.start == 0 {
+                self.add_to_four::<0>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+                self.add_to_four::<1>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            }
+            if registers.end == 4 {
+                self.add_to_four::<2>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+                self.add_to_four::<3>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            }
         }
         (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
     }
