@@ -15,7 +15,7 @@ use super::unpack::{Bytes, kind};
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
-use crate::rows::{each_page_of, give_back, take_order};
+use crate::rows::{each_page_of, give_strided, take_strided};
 use crate::{MAX_DIM, Rows};
 use core::ops::Range;
 
@@ -41,14 +41,23 @@ pub(crate) trait Sums<const N: usize> {
     );
 }
 
-/// What a layout has: the coordinate of each sum, the value of a centroid's step, and the largest weight.
-pub(crate) type Order<'a> = (&'a [u16], f32, i16);
+/// What is the same for all rows of a layout.
+pub(crate) struct Shape {
+    /// A lookup takes every `stride`-th of `stride` · `lanes` coordinates.
+    pub(crate) stride: usize,
+    pub(crate) lanes: usize,
+    /// Sums of a row.
+    pub(crate) width: usize,
+    pub(crate) scale: f32,
+    /// The largest integer weight.
+    pub(crate) limit: i16,
+}
 
 /// Adds weighted rows for the queries from `first` on, four or one at a time.
 #[inline(always)]
 pub(crate) fn add_rows<L: Integers, const N: usize>(
     layout: &mut impl Sums<N>,
-    order: Order,
+    shape: &Shape,
     pages: &[Rows],
     (weights, queries, first): Weights,
     acc: &mut [f32],
@@ -57,10 +66,10 @@ pub(crate) fn add_rows<L: Integers, const N: usize>(
     for (i, acc) in acc.chunks_mut(TOGETHER * dim).enumerate() {
         let start = first + i * TOGETHER;
         if start + 1 == queries {
-            add_pages::<L, 1, N>(layout, order, pages, (weights, queries, start..queries), acc);
+            add_pages::<L, 1, N>(layout, shape, pages, (weights, queries, start..queries), acc);
         } else {
             let some = start..queries.min(start + TOGETHER);
-            add_pages::<L, TOGETHER, N>(layout, order, pages, (weights, queries, some), acc);
+            add_pages::<L, TOGETHER, N>(layout, shape, pages, (weights, queries, some), acc);
         }
     }
 }
@@ -70,7 +79,7 @@ pub(crate) fn add_rows<L: Integers, const N: usize>(
 #[inline(always)]
 fn add_pages<L: Integers, const Q: usize, const N: usize>(
     layout: &mut impl Sums<N>,
-    (order, scale, limit): Order,
+    shape: &Shape,
     pages: &[Rows],
     (weights, queries, some): (&[f32], usize, Range<usize>),
     acc: &mut [f32],
@@ -79,7 +88,7 @@ fn add_pages<L: Integers, const Q: usize, const N: usize>(
     let (mut ints, mut products) = ([[0; PAGE]; Q], [0.0; PAGE]);
     let (mut sums, mut totals) = ([[0; N]; Q], [[0.0; N]; Q]);
     for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(dim)) {
-        take_order(order, acc, totals);
+        take_strided(shape.stride, shape.lanes, acc, &mut totals[..shape.width]);
     }
     for (rows, weights) in each_page_of(pages, queries, some, weights) {
         let count = rows.count();
@@ -87,14 +96,14 @@ fn add_pages<L: Integers, const Q: usize, const N: usize>(
             let mut units = [None; Q];
             for ((ints, unit), weights) in ints.iter_mut().zip(&mut units).zip(weights.chunks_exact(count)) {
                 let weights = &weights[p * PAGE..][..page.count()];
-                *unit = L::quantize_weights(&page, weights, limit, &mut products, ints);
+                *unit = L::quantize_weights(&page, weights, shape.limit, &mut products, ints);
                 ints[weights.len()..].fill(0);
             }
             if units.iter().all(Option::is_none) {
                 continue;
             }
             for sums in &mut sums {
-                sums[..order.len()].fill(0);
+                sums[..shape.width].fill(0);
             }
             for sign in signs::<L>(ints.as_flattened()) {
                 let ints = ints.map(|ints| part::<L>(ints, *sign));
@@ -102,13 +111,13 @@ fn add_pages<L: Integers, const Q: usize, const N: usize>(
             }
             for ((totals, sums), unit) in totals.iter_mut().zip(&sums).zip(units) {
                 if let Some(unit) = unit {
-                    finish_sums(&sums[..order.len()], unit * scale, totals);
+                    finish_sums(&sums[..shape.width], unit * shape.scale, totals);
                 }
             }
         }
     }
     for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(dim)) {
-        give_back(order, totals, acc);
+        give_strided(shape.stride, shape.lanes, &totals[..shape.width], acc);
     }
 }
 
@@ -156,22 +165,20 @@ fn add_codes<L: Integers, const KIND: u8>(
     weights: Weights,
     acc: &mut [f32],
 ) {
-    // For each sixteen bytes, table and half byte, the coordinates of the bytes. The last bytes may
-    // have places behind the last coordinate.
-    let (stride, tables) = (kind::stride(KIND), kind::tables(KIND));
-    let width = book.packing.bytes(dim) * stride;
-    let mut order = [0; MAX_DIM];
-    for (at, order) in order[..width].iter_mut().enumerate() {
-        let (run, byte) = (at / 16, at % 16);
-        let (start, table, half) = (run / stride * BYTES, run % stride / 2, run % 2);
-        *order = ((start + byte) * stride + half * tables + table) as u16;
-    }
-    let order = (&order[..width], book.scale, weight_limit(book.centroids.len()));
+    let stride = kind::stride(KIND);
+    let shape = Shape {
+        stride,
+        lanes: BYTES,
+        // The last bytes may have places behind the last coordinate.
+        width: book.packing.bytes(dim) * stride,
+        scale: book.scale,
+        limit: weight_limit(book.centroids.len()),
+    };
     let mut codes = Codes::<L, KIND> {
         bytes: Bytes::new(KIND, book.centroids, 128),
         weights: [[L::splat(0); PAGE / GROUP]; TOGETHER],
     };
-    add_rows::<L, MAX_DIM>(&mut codes, order, pages, weights, acc);
+    add_rows::<L, MAX_DIM>(&mut codes, &shape, pages, weights, acc);
 }
 
 struct Codes<L: Integers, const KIND: u8> {
@@ -218,9 +225,10 @@ impl<L: Integers, const KIND: u8> Sums<MAX_DIM> for Codes<L, KIND> {
                     self.add::<Q>(page, start, table, 2..3, &mut all);
                     self.add::<Q>(page, start, table, 3..4, &mut all);
                 }
-                let at = 32 * (start / BYTES * tables + table);
                 for ((sums, all), bias) in sums.iter_mut().zip(&all).zip(bias) {
-                    for (sums, half) in sums[at..].as_chunks_mut::<16>().0.iter_mut().zip(all) {
+                    // The lower half of a byte has its first coordinates.
+                    let sums = sums[start * 2 * tables..].as_chunks_mut::<16>().0;
+                    for (sums, half) in sums.iter_mut().skip(table).step_by(tables).zip(all) {
                         for (j, sums) in sums.as_chunks_mut::<4>().0.iter_mut().enumerate() {
                             let (upper, lower) = (L::add_lanes(half[j]), L::add_lanes(half[4 + j]));
                             for ((upper, lower), sum) in upper.into_iter().zip(lower).zip(sums) {

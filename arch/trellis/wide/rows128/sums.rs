@@ -46,18 +46,20 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                 *centroids = L::xor(*centroids, L::splat(128));
             }
         }
-        let (dim, each) = (DIM / ROWS, 16 / ROWS);
-        let mut order = [0; DIM];
-        for (at, order) in order.iter_mut().enumerate() {
-            *order = (at % each * EACH + at / each) as u16;
-        }
-        let order = (&order[..dim], scale, weight_limit(1 << BITS));
+        let dim = DIM / ROWS;
+        let shape = woven::Shape {
+            stride: EACH,
+            lanes: 16 / ROWS,
+            width: dim,
+            scale,
+            limit: weight_limit(1 << BITS),
+        };
         let mut lines = Lines::<L, BITS, WINDOW, ROWS> {
             codes: self,
             groups: [[[L::splat(0); GROUP]; 5]; RUN / GROUP],
             weights: [[L::splat(0); RUN / GROUP]; TOGETHER],
         };
-        woven::add_rows::<L, DIM>(&mut lines, order, pages, (weights, acc.len() / dim, 0), acc);
+        woven::add_rows::<L, DIM>(&mut lines, &shape, pages, (weights, acc.len() / dim, 0), acc);
     }
 }
 
