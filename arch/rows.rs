@@ -324,7 +324,7 @@ pub(crate) fn each_page_mut_of<'r, 'a, 'v>(
 /// Copies sums into the order in which a kernel adds: `order` has the coordinate of each place, and
 /// a place behind the last coordinate gets 0. Not inlined, so that there is one copy for all kernels.
 #[inline(never)]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn take_order(order: &[u16], acc: &[f32], sums: &mut [f32]) {
     for (sum, coordinate) in sums.iter_mut().zip(order) {
         *sum = acc.get(usize::from(*coordinate)).copied().unwrap_or(0.0);
@@ -333,7 +333,7 @@ pub(crate) fn take_order(order: &[u16], acc: &[f32], sums: &mut [f32]) {
 
 /// Copies sums back from that order.
 #[inline(never)]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn give_back(order: &[u16], sums: &[f32], acc: &mut [f32]) {
     for (sum, coordinate) in sums.iter().zip(order) {
         if let Some(acc) = acc.get_mut(usize::from(*coordinate)) {
@@ -354,6 +354,7 @@ pub(crate) fn give_back(order: &[u16], sums: &[f32], acc: &mut [f32]) {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) fn take_strided(stride: usize, lanes: usize, acc: &[f32], sums: &mut [f32]) {
     match stride {
+        1 => take_every::<1>(lanes, acc, sums),
         2 => take_every::<2>(lanes, acc, sums),
         4 => take_every::<4>(lanes, acc, sums),
         _ => take_every::<8>(lanes, acc, sums),
@@ -365,6 +366,7 @@ pub(crate) fn take_strided(stride: usize, lanes: usize, acc: &[f32], sums: &mut 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
 pub(crate) fn give_strided(stride: usize, lanes: usize, sums: &[f32], acc: &mut [f32]) {
     match stride {
+        1 => give_every::<1>(lanes, sums, acc),
         2 => give_every::<2>(lanes, sums, acc),
         4 => give_every::<4>(lanes, sums, acc),
         _ => give_every::<8>(lanes, sums, acc),

@@ -20,7 +20,7 @@ use crate::registers::Registers;
 use core::ops::Range;
 
 /// Lines whose planes are in memory.
-const RUN: usize = 128;
+const RUN: usize = 64;
 /// Lines of a group.
 const GROUP: usize = 4;
 
