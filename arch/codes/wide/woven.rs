@@ -43,6 +43,8 @@ pub(crate) trait Sums<const N: usize> {
 
 /// What is the same for all rows of a layout.
 pub(crate) struct Shape {
+    /// Coordinates of a row.
+    pub(crate) dim: usize,
     /// A lookup takes every `stride`-th of `stride` · `lanes` coordinates.
     pub(crate) stride: usize,
     pub(crate) lanes: usize,
@@ -62,8 +64,7 @@ pub(crate) fn add_rows<L: Integers, const N: usize>(
     (weights, queries, first): Weights,
     acc: &mut [f32],
 ) {
-    let dim = acc.len() / (queries - first);
-    for (i, acc) in acc.chunks_mut(TOGETHER * dim).enumerate() {
+    for (i, acc) in acc.chunks_mut(TOGETHER * shape.dim).enumerate() {
         let start = first + i * TOGETHER;
         if start + 1 == queries {
             add_pages::<L, 1, N>(layout, shape, pages, (weights, queries, start..queries), acc);
@@ -84,10 +85,9 @@ fn add_pages<L: Integers, const Q: usize, const N: usize>(
     (weights, queries, some): (&[f32], usize, Range<usize>),
     acc: &mut [f32],
 ) {
-    let dim = acc.len() / some.len();
     let (mut ints, mut products) = ([[0; PAGE]; Q], [0.0; PAGE]);
     let (mut sums, mut totals) = ([[0; N]; Q], [[0.0; N]; Q]);
-    for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(dim)) {
+    for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(shape.dim)) {
         take_strided(shape.stride, shape.lanes, acc, &mut totals[..shape.width]);
     }
     for (rows, weights) in each_page_of(pages, queries, some, weights) {
@@ -116,7 +116,7 @@ fn add_pages<L: Integers, const Q: usize, const N: usize>(
             }
         }
     }
-    for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(dim)) {
+    for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(shape.dim)) {
         give_strided(shape.stride, shape.lanes, &totals[..shape.width], acc);
     }
 }
@@ -167,6 +167,7 @@ fn add_codes<L: Integers, const KIND: u8>(
 ) {
     let stride = kind::stride(KIND);
     let shape = Shape {
+        dim,
         stride,
         lanes: BYTES,
         // The last bytes may have places behind the last coordinate.
@@ -187,9 +188,6 @@ struct Codes<L: Integers, const KIND: u8> {
     weights: [[L::V; PAGE / GROUP]; TOGETHER],
 }
 
-/// For each query, the sums of the lower and of the upper halves of bytes.
-type Halves<V, const Q: usize> = [[[V; 8]; 2]; Q];
-
 impl<L: Integers, const KIND: u8> Sums<MAX_DIM> for Codes<L, KIND> {
     #[inline(always)]
     fn add_ints<const Q: usize>(
@@ -208,13 +206,11 @@ impl<L: Integers, const KIND: u8> Sums<MAX_DIM> for Codes<L, KIND> {
             }
         }
         // The unsigned centroids add this.
-        let mut bias = [0; Q];
-        for (bias, ints) in bias.iter_mut().zip(ints) {
-            *bias = ints.iter().map(|int| 128 * i32::from(*int)).sum::<i32>();
-        }
+        let bias = ints.map(|ints| ints.iter().map(|int| 128 * i32::from(*int)).sum::<i32>());
         let tables = kind::tables(KIND);
         for start in (0..page.len - 2).step_by(BYTES) {
             for table in 0..tables {
+                // For each query, the sums of the lower and of the upper halves of bytes.
                 let mut all = [[[L::splat(0); 8]; 2]; Q];
                 if Q == 1 {
                     self.add::<Q>(page, start, table, 0..4, &mut all);
@@ -251,7 +247,7 @@ impl<L: Integers, const KIND: u8> Codes<L, KIND> {
         start: usize,
         table: usize,
         registers: Range<usize>,
-        all: &mut Halves<L::V, Q>,
+        all: &mut [[[L::V; 8]; 2]; Q],
     ) {
         let (count, stride) = (page.count(), page.stride);
         contract!(start + 2 + BYTES <= page.len);
@@ -271,33 +267,29 @@ impl<L: Integers, const KIND: u8> Codes<L, KIND> {
             }
             let woven = L::weave(rows);
             let weights = self.weights.each_ref().map(|weights| weights[g]);
-            if registers.contains(&0) {
-                self.add_register::<0, Q>(table, woven[0], weights, &mut sums);
-            }
-            if registers.contains(&1) {
-                self.add_register::<1, Q>(table, woven[1], weights, &mut sums);
-            }
-            if registers.contains(&2) {
-                self.add_register::<2, Q>(table, woven[2], weights, &mut sums);
-            }
-            if registers.contains(&3) {
-                self.add_register::<3, Q>(table, woven[3], weights, &mut sums);
-            }
+            self.add_register::<0, Q>(&registers, table, woven, weights, &mut sums);
+            self.add_register::<1, Q>(&registers, table, woven, weights, &mut sums);
+            self.add_register::<2, Q>(&registers, table, woven, weights, &mut sums);
+            self.add_register::<3, Q>(&registers, table, woven, weights, &mut sums);
         }
         *all = sums;
     }
 
-    /// Adds the lower and the upper halves of the bytes of register J.
+    /// Adds the lower and the upper halves of the bytes of register J, if it is one of `registers`.
     #[inline(always)]
     fn add_register<const J: usize, const Q: usize>(
         &self,
+        registers: &Range<usize>,
         table: usize,
-        woven: L::V,
+        woven: [L::V; 4],
         weights: [L::V; TOGETHER],
-        all: &mut Halves<L::V, Q>,
+        all: &mut [[[L::V; 8]; 2]; Q],
     ) {
-        let low = self.bytes.lookup(table, L::and(woven, L::splat(15)));
-        let high = self.bytes.lookup(table, L::shift_bytes_right(woven, 4));
+        if !registers.contains(&J) {
+            return;
+        }
+        let low = self.bytes.lookup(table, L::and(woven[J], L::splat(15)));
+        let high = self.bytes.lookup(table, L::shift_bytes_right(woven[J], 4));
         for ([lower, upper], weights) in all.iter_mut().zip(weights) {
             L::add_woven::<J>(lower, low, weights);
             L::add_woven::<J>(upper, high, weights);

@@ -48,6 +48,7 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         }
         let dim = DIM / ROWS;
         let shape = woven::Shape {
+            dim,
             stride: EACH,
             lanes: 16 / ROWS,
             width: dim,
