@@ -41,7 +41,7 @@ pub(crate) trait Sums<const N: usize> {
     );
 }
 
-/// What is the same for all rows of a layout.
+/// The numbers that all rows of a layout share.
 pub(crate) struct Shape {
     /// Coordinates of a row.
     pub(crate) dim: usize,
