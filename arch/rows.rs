@@ -324,7 +324,7 @@ pub(crate) fn each_page_mut_of<'r, 'a, 'v>(
 /// Copies sums into the order in which a kernel adds: `order` has the coordinate of each place, and
 /// a place behind the last coordinate gets 0. Not inlined, so that there is one copy for all kernels.
 #[inline(never)]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn take_order(order: &[u16], acc: &[f32], sums: &mut [f32]) {
     for (sum, coordinate) in sums.iter_mut().zip(order) {
         *sum = acc.get(usize::from(*coordinate)).copied().unwrap_or(0.0);
@@ -333,11 +333,42 @@ pub(crate) fn take_order(order: &[u16], acc: &[f32], sums: &mut [f32]) {
 
 /// Copies sums back from that order.
 #[inline(never)]
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn give_back(order: &[u16], sums: &[f32], acc: &mut [f32]) {
     for (sum, coordinate) in sums.iter().zip(order) {
         if let Some(acc) = acc.get_mut(usize::from(*coordinate)) {
             *acc = *sum;
+        }
+    }
+}
+
+/// Copies sums into the order of lookups that take every `stride`-th coordinate: of as many coordinates as `lanes` such
+/// lookups take, those from the first on, then those from the second on.
+///
+/// ```text
+/// stride 2, 4 lanes    c₀ c₁ c₂ c₃ c₄ c₅ c₆ c₇ …   ─►   c₀ c₂ c₄ c₆ │ c₁ c₃ c₅ c₇ │ …
+/// ```
+///
+/// Not inlined, so that there is one copy for all kernels.
+#[inline(never)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) fn take_strided(stride: usize, lanes: usize, acc: &[f32], sums: &mut [f32]) {
+    for (acc, sums) in acc.chunks(stride * lanes).zip(sums.chunks_mut(stride * lanes)) {
+        for (k, sums) in sums.chunks_mut(lanes).enumerate() {
+            let acc = acc.get(k..).unwrap_or_default();
+            sums.iter_mut().zip(acc.iter().step_by(stride)).for_each(|(sum, acc)| *sum = *acc);
+        }
+    }
+}
+
+/// Copies sums back from that order.
+#[inline(never)]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_feature = "simd128"))]
+pub(crate) fn give_strided(stride: usize, lanes: usize, sums: &[f32], acc: &mut [f32]) {
+    for (acc, sums) in acc.chunks_mut(stride * lanes).zip(sums.chunks(stride * lanes)) {
+        for (k, sums) in sums.chunks(lanes).enumerate() {
+            let acc = acc.get_mut(k..).unwrap_or_default();
+            acc.iter_mut().step_by(stride).zip(sums).for_each(|(acc, sum)| *acc = *sum);
         }
     }
 }

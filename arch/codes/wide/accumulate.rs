@@ -14,7 +14,7 @@ use crate::Rows;
 use crate::codes::layout::Codebook;
 use crate::codes::scalar::{PAGE, finish_sums, weight_limit};
 use crate::registers::Integers;
-use crate::rows::{each_page_of, give_back, take_order};
+use crate::rows::{each_page_of, give_strided, take_strided};
 
 /// Implements `scalar::accumulate_codes`, with a separate function for each kind of codes.
 #[inline(always)]
@@ -129,21 +129,13 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
         acc: &mut [f32],
     ) {
         let registers = self.codes.registers().min(MAX_REGISTERS);
-        let mut order = [[0; 16]; MAX_REGISTERS];
-        for (register, order) in order[..registers].iter_mut().enumerate() {
-            let first = self.codes.first_coordinate(register);
-            for (lane, order) in order.iter_mut().enumerate() {
-                *order = (first + lane * kind::stride(KIND)) as u16;
-            }
-        }
-        let order = order[..registers].as_flattened();
         // Created once for all pages: setting it to zero takes as long as adding some rows.
         let mut pairs = [[[0; PAGE / 2]; 2]; Q];
         let (mut products, mut ints, mut spare) = ([0.0; PAGE], [0; PAGE], [0; SPARE]);
         let mut sums = [[[0.0; 16]; MAX_REGISTERS]; Q];
         let dim = acc.len() / Q;
         for (sums, acc) in sums.iter_mut().zip(acc.chunks_exact(dim)) {
-            take_order(order, acc, sums.as_flattened_mut());
+            take_strided(kind::stride(KIND), 16, acc, sums[..registers].as_flattened_mut());
         }
         for (rows, weights) in each_page_of(pages, queries, first..first + Q, weights) {
             let count = rows.count();
@@ -190,7 +182,7 @@ impl<L: Integers, const KIND: u8> Pass<L, KIND> {
             }
         }
         for (sums, acc) in sums.iter().zip(acc.chunks_exact_mut(dim)) {
-            give_back(order, sums.as_flattened(), acc);
+            give_strided(kind::stride(KIND), 16, sums[..registers].as_flattened(), acc);
         }
     }
 

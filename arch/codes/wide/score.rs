@@ -143,7 +143,12 @@ fn score_kind<L: Integers, const KIND: u8>(
     };
     let twos = start + (end - start) / 4 * 4;
     let one = twos + (end - twos) / 2 * 2;
-    if start < twos {
+    // Rows at a time share the loads of queries, if their sums stay in registers.
+    if start < twos && L::EIGHT_ROWS && L::ROW_DOTS {
+        pass.score::<4, 4, BLOCK, 0, false>(pages, (queries, start..twos), scores);
+    } else if start < twos && L::EIGHT_ROWS {
+        pass.score::<2, 4, BLOCK, 0, false>(pages, (queries, start..twos), scores);
+    } else if start < twos {
         pass.score::<1, 4, BLOCK, 0, false>(pages, (queries, start..twos), scores);
     }
     if twos < one {
@@ -184,9 +189,12 @@ pub(crate) fn finish_block<const Q: usize, const N: usize>(
         // A full block has a constant length, so that `memcpy` is not called.
         match scores.first_chunk_mut::<N>() {
             Some(scores) => {
+                // In an array of their own, because LLVM for ARM does not vectorise stores to `scores`.
+                let mut block = [0.0; N];
                 for r in 0..N {
-                    scores[r] = (sums[r] as f32 * factor) * scales[r];
+                    block[r] = (sums[r] as f32 * factor) * scales[r];
                 }
+                *scores = block;
             }
             None => {
                 for ((score, sum), of_row) in scores.iter_mut().zip(sums).zip(scales) {

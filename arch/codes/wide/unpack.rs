@@ -50,7 +50,6 @@ pub(crate) const MARGIN: usize = 16 + 16;
 /// code 2     word = bytes 0 and 1, c₂ at bits 6 to 8;    · 2⁷ moves it to bits 13 to 15
 /// ```
 pub(crate) struct Codes<L: Integers> {
-    kind: u8,
     raw_bits: usize,
     /// The byte of a row at which its planes begin.
     start: usize,
@@ -136,7 +135,6 @@ impl<L: Integers> Codes<L> {
         let stride = kind::stride(kind);
         let registers = dim.div_ceil(16 * stride) * stride;
         Self {
-            kind,
             raw_bits,
             start,
             spread: [L::load(&SPREAD[raw_bits][0]), L::load(&SPREAD[raw_bits][1])],
@@ -157,13 +155,6 @@ impl<L: Integers> Codes<L> {
     #[inline(always)]
     pub(crate) fn registers(&self) -> usize {
         self.registers
-    }
-
-    /// Returns the coordinate in lane 0 of a register. The next ones are `kind::stride` apart.
-    #[inline(always)]
-    pub(crate) fn first_coordinate(&self, register: usize) -> usize {
-        let stride = kind::stride(self.kind);
-        register / stride * stride * 16 + register % stride
     }
 
     /// Returns the codes of a register, of R rows, in order. Behind the end of the rows they are

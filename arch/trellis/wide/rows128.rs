@@ -169,13 +169,15 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         let (mut values, mut factors) = ([[L::splat(0); EACH]; Q], [0.0; Q]);
         for ((values, factor), query) in values.iter_mut().zip(&mut factors).zip(&all[from..from + Q]) {
             *factor = query.scale * scale;
-            for (i, value) in values.iter_mut().enumerate() {
-                let mut bytes = [0; 16];
-                let eights = query.values.as_chunks::<EACH>().0;
-                for (byte, ints) in bytes.iter_mut().zip(eights.iter().cycle()) {
-                    *byte = ints[i] as u8;
+            // Row after row of the transposed bytes: gathering a register's bytes one by one would wait for each.
+            let mut bytes = [[0; 16]; EACH];
+            for (at, ints) in (0..16).zip(query.values.as_chunks::<EACH>().0.iter().cycle()) {
+                for (bytes, int) in bytes.iter_mut().zip(ints) {
+                    bytes[at] = *int as u8;
                 }
-                *value = L::load(&bytes);
+            }
+            for (value, bytes) in values.iter_mut().zip(&bytes) {
+                *value = L::load(bytes);
             }
         }
         for (rows, scores) in each_page_mut_of(pages, all.len(), from..from + Q, scores) {

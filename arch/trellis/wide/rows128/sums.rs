@@ -14,18 +14,15 @@
 
 use super::{DIM, EACH, Planes, Rows128};
 use crate::Rows;
-use crate::codes::scalar::{PAGE, finish_sums, quantize_weights_in, weight_limit};
-use crate::codes::wide::woven;
+use crate::codes::scalar::{PAGE, weight_limit};
+use crate::codes::wide::woven::{self, TOGETHER};
 use crate::registers::Registers;
-use crate::rows::{each_page_of, give_back, take_order};
 use core::ops::Range;
 
 /// Lines whose planes are in memory.
 const RUN: usize = 64;
 /// Lines of a group.
 const GROUP: usize = 4;
-/// Queries that share the lookups, if there are several.
-const TOGETHER: usize = 4;
 
 /// The planes of a group: the path, its inner halves, and codes.
 type Group<V> = [[V; GROUP]; 5];
@@ -49,96 +46,62 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
                 *centroids = L::xor(*centroids, L::splat(128));
             }
         }
-        let mut groups = [[[L::splat(0); GROUP]; 5]; RUN / GROUP];
-        let queries = ROWS * acc.len() / DIM;
-        for (i, acc) in acc.chunks_mut(TOGETHER * DIM / ROWS).enumerate() {
-            let some = i * TOGETHER..queries.min((i + 1) * TOGETHER);
-            if some.len() == 1 {
-                self.add_pages::<ROWS, 1>(pages, scale, (weights, queries, some), &mut groups, acc);
-            } else {
-                self.add_pages::<ROWS, TOGETHER>(pages, scale, (weights, queries, some), &mut groups, acc);
-            }
-        }
+        let dim = DIM / ROWS;
+        let shape = woven::Shape {
+            dim,
+            stride: EACH,
+            lanes: 16 / ROWS,
+            width: dim,
+            scale,
+            limit: weight_limit(1 << BITS),
+        };
+        let mut lines = Lines::<L, BITS, WINDOW, ROWS> {
+            codes: self,
+            groups: [[[L::splat(0); GROUP]; 5]; RUN / GROUP],
+            weights: [[L::splat(0); RUN / GROUP]; TOGETHER],
+        };
+        woven::add_rows::<L, DIM>(&mut lines, &shape, pages, (weights, acc.len() / dim, 0), acc);
     }
+}
 
-    /// Adds pages to the sums of some of the queries, up to Q. Sums of pages are in the order of the
-    /// lookups until the last page.
-    #[inline(always)]
-    fn add_pages<const ROWS: usize, const Q: usize>(
-        &self,
-        pages: &[Rows],
-        scale: f32,
-        (weights, queries, some): (&[f32], usize, Range<usize>),
-        groups: &mut Groups<L::V>,
-        acc: &mut [f32],
-    ) {
-        let (dim, each) = (DIM / ROWS, 16 / ROWS);
-        let mut order = [0; DIM];
-        for (at, order) in order.iter_mut().enumerate() {
-            *order = (at % each * EACH + at / each) as u16;
-        }
-        let order = &order[..dim];
-        let (mut ints, mut products, mut totals) = ([[0; PAGE]; Q], [0.0; PAGE], [[0.0; DIM]; Q]);
-        for (totals, acc) in totals.iter_mut().zip(acc.chunks_exact(dim)) {
-            take_order(order, acc, totals);
-        }
-        for (rows, weights) in each_page_of(pages, queries, some, weights) {
-            let count = rows.count();
-            for (p, page) in rows.pages(PAGE).enumerate() {
-                let mut units = [None; Q];
-                for ((ints, unit), weights) in
-                    ints.iter_mut().zip(&mut units).zip(weights.chunks_exact(count))
-                {
-                    let weights = &weights[p * PAGE..][..page.count()];
-                    *unit = quantize_weights_in(&page, weights, weight_limit(1 << BITS), &mut products, ints);
-                    ints[weights.len()..].fill(0);
-                }
-                let mut sums = [[0; DIM]; Q];
-                for sign in woven::signs::<L>(ints.as_flattened()) {
-                    let ints = ints.map(|ints| woven::part::<L>(ints, *sign));
-                    self.add_ints::<ROWS, Q>(&page, i32::from(*sign), &ints, groups, &mut sums);
-                }
-                for ((totals, sums), unit) in totals.iter_mut().zip(&sums).zip(units) {
-                    if let Some(unit) = unit {
-                        finish_sums(&sums[..dim], unit * scale, totals);
-                    }
-                }
-            }
-        }
-        for (totals, acc) in totals.iter().zip(acc.chunks_exact_mut(dim)) {
-            give_back(order, totals, acc);
-        }
-    }
+/// Lines of ROWS rows, and memory for a run of them.
+struct Lines<L: Registers, const BITS: usize, const WINDOW: usize, const ROWS: usize> {
+    codes: Rows128<L, BITS, WINDOW>,
+    groups: Groups<L::V>,
+    /// For each query, the weights of the groups.
+    weights: [[L::V; RUN / GROUP]; TOGETHER],
+}
 
-    /// Adds a page with integer weights, or subtracts it.
+impl<L: Registers, const BITS: usize, const WINDOW: usize, const ROWS: usize> woven::Sums<DIM>
+    for Lines<L, BITS, WINDOW, ROWS>
+{
     #[inline(always)]
-    fn add_ints<const ROWS: usize, const Q: usize>(
-        &self,
+    fn add_ints<const Q: usize>(
+        &mut self,
         page: &Rows,
         sign: i32,
         ints: &[[i16; PAGE]; Q],
-        groups: &mut Groups<L::V>,
         sums: &mut [[i32; DIM]; Q],
     ) {
+        let Self { codes, groups, weights } = self;
         let count = page.count();
         let order = L::load(&L::WEIGHTS[ROWS - 1]);
         let mut of_bytes: [Sums<L::V>; Q] = [[[L::splat(0); 8]; EACH]; Q];
         for first in (0..count).step_by(RUN * ROWS) {
             let groups = &mut groups[..(count - first).min(RUN * ROWS).div_ceil(GROUP * ROWS)];
-            let mut weights = [[L::splat(0); RUN / GROUP]; Q];
             for (g, group) in groups.iter_mut().enumerate() {
                 let first = first + GROUP * ROWS * g;
-                *group = Self::group::<ROWS>(page, first);
+                *group = Rows128::<L, BITS, WINDOW>::group::<ROWS>(page, first);
                 for (weights, ints) in weights.iter_mut().zip(ints) {
                     let mut words = [0; 8];
                     words[..GROUP * ROWS].copy_from_slice(&ints[first..][..GROUP * ROWS]);
                     weights[g] = L::lookup(L::load_words(&words), order);
                 }
             }
-            self.pass(0, groups, &weights, &mut of_bytes);
-            self.pass(2, groups, &weights, &mut of_bytes);
-            self.pass(4, groups, &weights, &mut of_bytes);
-            self.pass(6, groups, &weights, &mut of_bytes);
+            codes.pass(0, groups, weights, &mut of_bytes);
+            codes.pass(2, groups, weights, &mut of_bytes);
+            codes.pass(4, groups, weights, &mut of_bytes);
+            codes.pass(6, groups, weights, &mut of_bytes);
         }
         for ((sums, of_bytes), ints) in sums.iter_mut().zip(&of_bytes).zip(ints) {
             // The unsigned centroids add this.
@@ -157,7 +120,9 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
             }
         }
     }
+}
 
+impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WINDOW> {
     /// Loads the planes of four lines. Behind the last row it is repeated; its weight there is 0.
     #[inline(always)]
     fn group<const ROWS: usize>(page: &Rows, first: usize) -> Group<L::V> {
@@ -186,21 +151,13 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         &self,
         k: usize,
         groups: &[Group<L::V>],
-        weights: &[[L::V; RUN / GROUP]; Q],
+        weights: &[[L::V; RUN / GROUP]; TOGETHER],
         sums: &mut [Sums<L::V>; Q],
     ) {
-        if let (Some(sums), Some(weights)) = (sums.first_chunk_mut(), weights.first_chunk()) {
-            for k in [k, k + 1] {
-                if L::ROW_DOTS {
-                    // Sums of a register at a time: those of all four would not stay in registers.
-                    self.share::<0>(k, groups, weights, sums);
-                    self.share::<1>(k, groups, weights, sums);
-                    self.share::<2>(k, groups, weights, sums);
-                    self.share::<3>(k, groups, weights, sums);
-                } else {
-                    self.share_all(k, groups, weights, sums);
-                }
-            }
+        if let Some(sums) = sums.first_chunk_mut() {
+            // Written out: in a loop, each step would choose its planes and shifts.
+            self.share(k, groups, weights, sums);
+            self.share(k + 1, groups, weights, sums);
         } else if L::ROW_DOTS {
             self.add_one(k, groups, &weights[0], &mut sums[0]);
             self.add_one(k + 1, groups, &weights[0], &mut sums[0]);
@@ -252,31 +209,30 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         L::add_woven::<J>(b, self.look_up(k + 1, &planes), weights);
     }
 
-    /// Adds coordinate `k` of register J to the sums of four queries.
+    /// Adds coordinate `k` to the sums of four queries.
     #[inline(always)]
-    fn share<const J: usize>(
+    fn share(
         &self,
         k: usize,
         groups: &[Group<L::V>],
         weights: &[[L::V; RUN / GROUP]; TOGETHER],
         all: &mut [Sums<L::V>; TOGETHER],
     ) {
-        let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
-        for (g, group) in groups.iter().enumerate() {
-            let found = self.look_up(k, &Self::planes_of(group, J));
-            L::add_woven::<J>(&mut a, found, weights[0][g]);
-            L::add_woven::<J>(&mut b, found, weights[1][g]);
-            L::add_woven::<J>(&mut c, found, weights[2][g]);
-            L::add_woven::<J>(&mut d, found, weights[3][g]);
+        if L::ROW_DOTS {
+            // Sums of two registers at a time: those of all four would not stay in registers.
+            self.share_some(k, 0..2, groups, weights, all);
+            self.share_some(k, 2..4, groups, weights, all);
+        } else {
+            self.share_some(k, 0..4, groups, weights, all);
         }
-        (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
     }
 
-    /// Adds coordinate `k` of all four registers to the sums of four queries.
+    /// Adds coordinate `k` of the first two registers, the last two or all.
     #[inline(always)]
-    fn share_all(
+    fn share_some(
         &self,
         k: usize,
+        registers: Range<usize>,
         groups: &[Group<L::V>],
         weights: &[[L::V; RUN / GROUP]; TOGETHER],
         all: &mut [Sums<L::V>; TOGETHER],
@@ -284,10 +240,14 @@ impl<L: Registers, const BITS: usize, const WINDOW: usize> Rows128<L, BITS, WIND
         let (mut a, mut b, mut c, mut d) = (all[0][k], all[1][k], all[2][k], all[3][k]);
         for (g, group) in groups.iter().enumerate() {
             let weights = [weights[0][g], weights[1][g], weights[2][g], weights[3][g]];
-            self.add_to_four::<0>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<1>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<2>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
-            self.add_to_four::<3>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            if registers.start == 0 {
+                self.add_to_four::<0>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+                self.add_to_four::<1>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            }
+            if registers.end == 4 {
+                self.add_to_four::<2>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+                self.add_to_four::<3>(k, group, weights, [&mut a, &mut b, &mut c, &mut d]);
+            }
         }
         (all[0][k], all[1][k], all[2][k], all[3][k]) = (a, b, c, d);
     }
