@@ -8,9 +8,9 @@ mod unit;
 pub(crate) use totals::Total;
 
 use crate::Error;
+use crate::cache::Layer;
 use crate::cache::storage::Storage;
 use crate::cache::view::MAX_QUERY;
-use crate::cache::{Layer, State};
 use crate::codec::Codec;
 use crate::math::inverse_sqrt;
 use crate::spec::builders;
@@ -126,7 +126,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// # Errors
     /// * [`Error::Empty`] for a layer without tokens.
     /// * [`Error::Dropped`] if the layer has a sliding window and the block begins further back
-    ///   than `max_rollback`: the layer has dropped tokens that the block would see.
+    ///   than `max_rollback`: the layer has dropped tokens that the block would see. Append and
+    ///   attend to such a prompt in blocks of at most `max_rollback + 1` tokens.
     /// * [`Error::Row`] for queries of 2⁵⁰ and more (divided by the scale if that is above 1), for
     ///   biases of 2¹²⁶ and more, and for sink logits that are not finite.
     /// * [`Error::Rows`], [`Error::Heads`] and [`Error::Length`] for inputs that do not fit the
@@ -255,12 +256,9 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
             None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
         };
         let window = options.window.or(self.config.sliding_window);
-        let end = position.saturating_add(1);
-        if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
-            && end > self.layout.sinks
-        {
-            let visible = end.saturating_sub(window.min(sliding)).max(self.layout.sinks);
-            State::check_held(visible, self.state.floor.min(self.state.start), next.saturating_sub(end))?;
+        if let Some(window) = window {
+            let block = position..position.saturating_add(queries);
+            self.state.check_block(block, window, &self.config)?;
         }
         let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })
