@@ -89,6 +89,9 @@ impl<'a> Attend<'a> {
     }
 }
 
+/// Names the number of queries in the error of a block that has more of them than the cache has tokens.
+pub(crate) const MOST_QUERIES: &str = "queries of a head, at most one for each token that was appended";
+
 /// Scales and soft caps stay below this, 2⁴⁰.
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 /// Biases stay below this, 2¹²⁶, so that adding one to a logit cannot overflow.
@@ -159,17 +162,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if block == 0 {
             return Err(Error::Unsupported { why: "a block has at least 1 query a head" });
         }
-        let query_heads = queries.len() / block.saturating_mul(layout.key_dim);
-        if !queries.len().is_multiple_of(block.saturating_mul(layout.key_dim)) {
-            let (what, width, actual) = ("queries", layout.key_dim, queries.len());
-            return Err(Error::Rows { what, heads: block, width, each: None, actual });
-        }
+        let (what, width, actual) = ("queries", layout.key_dim, queries.len());
+        let query_heads = actual / block.saturating_mul(width);
+        let is_whole = actual.is_multiple_of(block.saturating_mul(width));
         if let Some(all) = self.config.query_heads {
-            let (what, width, heads) = ("queries", layout.key_dim, all / self.config.kv_heads * heads);
-            if query_heads != heads {
-                let (each, actual) = (options.queries, queries.len());
-                return Err(Error::Rows { what, heads, width, each, actual });
+            let heads = all / self.config.kv_heads * heads;
+            if !is_whole || query_heads != heads {
+                return Err(Error::Rows { what, heads, width, each: options.queries, actual });
             }
+        }
+        if !is_whole {
+            return Err(Error::Rows { what, heads: block, width, each: None, actual });
         }
         if !query_heads.is_multiple_of(heads) {
             return Err(Error::Heads { queries: query_heads, kv_heads: heads });
@@ -253,7 +256,7 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let position = match options.position {
             Some(position) => position,
             None if queries <= next => next - queries,
-            None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
+            None => return Err(Error::Length { what: MOST_QUERIES, expected: next, actual: queries }),
         };
         let window = options.window.or(self.config.sliding_window);
         if let Some(window) = window {

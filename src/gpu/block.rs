@@ -44,7 +44,7 @@ impl Layer {
         for held in self.sequences[of.clone()].iter().filter(|held| held.state.next > 0) {
             let next = held.state.next;
             if options.position.is_none() && each > next {
-                let what = "queries, at most";
+                let what = crate::attention::MOST_QUERIES;
                 return Err(crate::Error::Length { what, expected: next, actual: each }.into());
             }
             if let Some(window) = options.window.or(self.config.sliding_window) {
