@@ -35,7 +35,8 @@ pub struct Attend<'a> {
     /// Soft cap, applied before the bias: logit = cap · tanh(logit/cap). From 10⁻⁶ to 2⁴⁰.
     pub soft_cap: Option<f32>,
     /// The number of positions that a query sees, its own included. The default is the layer's
-    /// sliding window, or all positions.
+    /// sliding window, or all positions. A number above the layer's window makes the result depend
+    /// on which older tokens the layer still has: do not pass one.
     pub window: Option<usize>,
     /// Whether queries see the sinks even if these are outside the window.
     pub keep_sinks: bool,
