@@ -8,9 +8,9 @@ mod unit;
 pub(crate) use totals::Total;
 
 use crate::Error;
+use crate::cache::Layer;
 use crate::cache::storage::Storage;
 use crate::cache::view::MAX_QUERY;
-use crate::cache::{Layer, State};
 use crate::codec::Codec;
 use crate::math::inverse_sqrt;
 use crate::spec::builders;
@@ -35,7 +35,8 @@ pub struct Attend<'a> {
     /// Soft cap, applied before the bias: logit = cap · tanh(logit/cap). From 10⁻⁶ to 2⁴⁰.
     pub soft_cap: Option<f32>,
     /// The number of positions that a query sees, its own included. The default is the layer's
-    /// sliding window, or all positions.
+    /// sliding window, or all positions. A number above the layer's window makes the result depend
+    /// on which older tokens the layer still has: do not pass one.
     pub window: Option<usize>,
     /// Whether queries see the sinks even if these are outside the window.
     pub keep_sinks: bool,
@@ -89,6 +90,9 @@ impl<'a> Attend<'a> {
     }
 }
 
+/// Names the number of queries in the error of a block that has more of them than the cache has tokens.
+pub(crate) const MOST_QUERIES: &str = "queries of a head, at most one for each token that was appended";
+
 /// Scales and soft caps stay below this, 2⁴⁰.
 const MAX_SCALE: f32 = 1_099_511_627_776.0;
 /// Biases stay below this, 2¹²⁶, so that adding one to a logit cannot overflow.
@@ -126,7 +130,8 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
     /// # Errors
     /// * [`Error::Empty`] for a layer without tokens.
     /// * [`Error::Dropped`] if the layer has a sliding window and the block begins further back
-    ///   than `max_rollback`: the layer has dropped tokens that the block would see.
+    ///   than `max_rollback`: the layer has dropped tokens that the block would see. Append and
+    ///   attend to such a prompt in blocks of at most `max_rollback + 1` tokens.
     /// * [`Error::Row`] for queries of 2⁵⁰ and more (divided by the scale if that is above 1), for
     ///   biases of 2¹²⁶ and more, and for sink logits that are not finite.
     /// * [`Error::Rows`], [`Error::Heads`] and [`Error::Length`] for inputs that do not fit the
@@ -158,17 +163,17 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         if block == 0 {
             return Err(Error::Unsupported { why: "a block has at least 1 query a head" });
         }
-        let query_heads = queries.len() / block.saturating_mul(layout.key_dim);
-        if !queries.len().is_multiple_of(block.saturating_mul(layout.key_dim)) {
-            let (what, width, actual) = ("queries", layout.key_dim, queries.len());
-            return Err(Error::Rows { what, heads: block, width, each: None, actual });
-        }
+        let (what, width, actual) = ("queries", layout.key_dim, queries.len());
+        let query_heads = actual / block.saturating_mul(width);
+        let is_whole = actual.is_multiple_of(block.saturating_mul(width));
         if let Some(all) = self.config.query_heads {
-            let (what, width, heads) = ("queries", layout.key_dim, all / self.config.kv_heads * heads);
-            if query_heads != heads {
-                let (each, actual) = (options.queries, queries.len());
-                return Err(Error::Rows { what, heads, width, each, actual });
+            let heads = all / self.config.kv_heads * heads;
+            if !is_whole || query_heads != heads {
+                return Err(Error::Rows { what, heads, width, each: options.queries, actual });
             }
+        }
+        if !is_whole {
+            return Err(Error::Rows { what, heads: block, width, each: None, actual });
         }
         if !query_heads.is_multiple_of(heads) {
             return Err(Error::Heads { queries: query_heads, kv_heads: heads });
@@ -252,15 +257,12 @@ impl<K: Codec, V: Codec, S: Storage> Layer<K, V, S> {
         let position = match options.position {
             Some(position) => position,
             None if queries <= next => next - queries,
-            None => return Err(Error::Length { what: "queries, at most", expected: next, actual: queries }),
+            None => return Err(Error::Length { what: MOST_QUERIES, expected: next, actual: queries }),
         };
         let window = options.window.or(self.config.sliding_window);
-        let end = position.saturating_add(1);
-        if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
-            && end > self.layout.sinks
-        {
-            let visible = end.saturating_sub(window.min(sliding)).max(self.layout.sinks);
-            State::check_held(visible, self.state.floor.min(self.state.start), next.saturating_sub(end))?;
+        if let Some(window) = window {
+            let block = position..position.saturating_add(queries);
+            self.state.check_block(block, window, &self.config)?;
         }
         let scale = options.scale.unwrap_or_else(|| inverse_sqrt(self.config.key_dim));
         Ok(Resolved { options: Attend { window, ..*options }, scale, group, queries, position, next })

@@ -238,6 +238,22 @@ impl State {
         Self { kept, place: self.place_of(layout, kept), evicted, ..*self }
     }
 
+    /// Checks that a sliding window has dropped no token that a block of queries sees, at these positions.
+    ///
+    /// The first query sees the oldest tokens. Sinks are never dropped, so queries at their positions see all.
+    pub(crate) fn check_block(
+        &self,
+        block: Range<usize>,
+        window: usize,
+        config: &LayerConfig,
+    ) -> Result<(), Error> {
+        let (first, sinks) = (block.start.max(config.sink_tokens), config.sink_tokens);
+        let Some(sliding) = config.sliding_window.filter(|_| block.end > first) else { return Ok(()) };
+        let end = first.saturating_add(1);
+        let visible = end.saturating_sub(window.min(sliding)).max(sinks);
+        Self::check_held(visible, self.floor.min(self.start), self.next.saturating_sub(end))
+    }
+
     /// Checks that all tokens from position `visible` on are held, where tokens before `held` were dropped behind a
     /// sliding window.
     ///

@@ -309,7 +309,8 @@ impl fmt::Display for Error {
             Self::Dropped { visible, held, max_rollback } => write!(
                 f,
                 "the sliding window needs the tokens from position {visible} on, but those before {held} were dropped: \
-                 configure a max_rollback of {max_rollback}, or clear the layer and append again"
+                 pass fewer tokens at a time, configure a max_rollback of {max_rollback}, or clear the layer and append \
+                 again"
             ),
             Self::Empty => f.write_str("the cache has no tokens to attend to: append some first"),
             Self::Snapshot { at, why } => write!(f, "snapshot, byte {at}: {why}"),

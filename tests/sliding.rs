@@ -149,6 +149,52 @@ fn single_pages_slide_through_a_window() {
     }
 }
 
+/// A prompt's first queries see only sinks, but later queries of the same call may miss tokens that the window has dropped.
+/// Then the call is refused. In blocks, the prompt is computed.
+#[test]
+fn a_prompt_in_one_call_misses_nothing() {
+    let f16 = "f16".parse().unwrap();
+    let rows = Random::new(5).gaussians(700 * DIM);
+    for (sinks, window, rollback) in [(0, 100, 64), (4, 100, 64), (4, 100, 0), (70, 1, 64), (4, 300, 130)] {
+        let each = config(64).keys(f16).values(f16).sink_tokens(sinks).max_rollback(rollback).query_heads(1);
+        let new = |each| KvCache::new([each], Backend::detect()).unwrap();
+        for tokens in [1, 3, 4, 5, 71, 150, 231, 232, 300, 700] {
+            let (mut sliding, mut all) = (new(each.sliding_window(window)), new(each));
+            let rows = &rows[..tokens * DIM];
+            sliding.append(0, rows, rows).unwrap();
+            all.append(0, rows, rows).unwrap();
+            let mut expected = vec![0.0; tokens * DIM];
+            all.attend_with(0, rows, &Attend::default().window(window), &mut expected[..]).unwrap();
+            let (what, mut output) = (format!("{tokens} tokens, {sinks} sinks"), vec![0.0; tokens * DIM]);
+            let attended = sliding.attend(0, rows, &mut output[..]);
+            match sliding.stats().evicted_tokens {
+                0 => assert_eq!((attended, bits(&output)), (Ok(()), bits(&expected)), "{what}"),
+                dropped => {
+                    let held = sinks + dropped;
+                    let refused = Error::Dropped { visible: sinks, held, max_rollback: tokens - sinks - 1 };
+                    assert_eq!(attended, Err(refused), "{what}");
+                }
+            }
+            // Queries of sinks alone miss nothing.
+            let first = tokens.min(sinks) * DIM;
+            if first > 0 {
+                let start = Attend::default().position(0);
+                sliding.attend_with(0, &rows[..first], &start, &mut output[..first]).unwrap();
+                assert_eq!(bits(&output[..first]), bits(&expected[..first]), "{what}");
+            }
+            let mut sliding = new(each.sliding_window(window));
+            for (rows, expected) in
+                rows.chunks((rollback + 1) * DIM).zip(expected.chunks((rollback + 1) * DIM))
+            {
+                let mut output = vec![0.0; rows.len()];
+                sliding.append(0, rows, rows).unwrap();
+                sliding.attend(0, rows, &mut output[..]).unwrap();
+                assert!(output.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-5), "{what}");
+            }
+        }
+    }
+}
+
 /// Without a window nothing is dropped, and tokens that do not fit are refused; the layer stays as it was.
 #[test]
 fn pages_without_room_are_refused() {

@@ -170,7 +170,7 @@ impl Sample {
             file.tensor(name).map_err(|_| {
                 let mut names: Vec<_> = file.names().into_iter().collect();
                 names.sort_unstable();
-                let names = shown(&names.join(", "));
+                let names = if names.is_empty() { "no tensors".into() } else { shown(&names.join(", ")) };
                 Failure(format!(
                     "no tensor {name}; k and v are needed, and q for attention; the file has {names}"
                 ))

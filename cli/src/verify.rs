@@ -48,6 +48,11 @@ pub(crate) fn run(arguments: &Verify) -> Result<ExitCode> {
         }
         None => expected(name).map(|sums| sums.to_string()),
     };
+    if let Some(path) = &arguments.against
+        && !codecs().any(|name| must_be(name).is_some())
+    {
+        fail!("{}: names no codec; give a table that `octaplex verify` printed", path.display());
+    }
     let backend = arguments.backend.unwrap_or_else(Backend::detect);
     console::say(&format!("{:14} blocks   cache, on the backend {}\n", "codec", backend.name()))?;
     let (mut memory, mut sums, mut differ) = (vec![0.0; MEMORY], Vec::<Checksums>::new(), Vec::new());

@@ -268,6 +268,12 @@ fn verify_compares_with_the_table() {
     assert!(one.contains("\nyes: 2 codecs compute what they must"), "{one}");
     fails(&folder, &["verify", "--only", "turbo"], &["turbo", "turboquant"]);
     fails(&folder, &["verify", "--against", "nothing.txt"], &["nothing.txt"]);
+    std::fs::write(folder.join("letter.txt"), "Dear all,\nthe sums were right.\n").unwrap();
+    fails(
+        &folder,
+        &["verify", "--against", "letter.txt"],
+        &["letter.txt: names no codec", "octaplex verify"],
+    );
 
     std::fs::write(folder.join("same.txt"), &all).unwrap();
     let same = succeeds(&folder, &["verify", "--against", "same.txt"]);

@@ -2,7 +2,6 @@
 
 use super::{Error, Layer, refuse};
 use crate::Attend;
-use crate::cache::State;
 use crate::codec::check_values;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -41,21 +40,16 @@ impl Layer {
             crate::Error::expect_length("sink logits", query_heads, options.sink_logits.len())?;
             check_values(options.sink_logits, f32::INFINITY)?;
         }
-        // A query must not ask for tokens that a sliding window has dropped. The first query sees the oldest.
-        let sinks = self.layout.sinks;
+        // A query must not ask for tokens that a sliding window has dropped.
         for held in self.sequences[of.clone()].iter().filter(|held| held.state.next > 0) {
-            let State { next, start, floor, .. } = held.state;
+            let next = held.state.next;
             if options.position.is_none() && each > next {
-                let what = "queries, at most";
+                let what = crate::attention::MOST_QUERIES;
                 return Err(crate::Error::Length { what, expected: next, actual: each }.into());
             }
-            let end = options.position.unwrap_or_else(|| next - each).saturating_add(1);
-            let window = options.window.or(self.config.sliding_window);
-            if let (Some(window), Some(sliding)) = (window, self.config.sliding_window)
-                && end > sinks
-            {
-                let visible = end.saturating_sub(window.min(sliding)).max(sinks);
-                State::check_held(visible, floor.min(start), next.saturating_sub(end))?;
+            if let Some(window) = options.window.or(self.config.sliding_window) {
+                let position = options.position.unwrap_or_else(|| next - each);
+                held.state.check_block(position..position.saturating_add(each), window, &self.config)?;
             }
         }
         // Kernels take 64 tokens at a time. A tile has tokens of one kind: of pages, of sinks or of the window.

@@ -19,6 +19,8 @@ fn a_block_of_queries_is_not_taken_for_more_heads() {
     };
     let rows = |heads, each, actual| Err(Error::Rows { what: "queries", heads, width: 64, each, actual });
     assert_eq!(attend(&cache, &Attend::default().queries(4), &mut output), rows(8, Some(4), 8 * 5 * 64));
+    // Not even whole heads of 3 queries: the error names the heads, not the queries.
+    assert_eq!(attend(&cache, &Attend::default().queries(3), &mut output), rows(8, Some(3), 8 * 5 * 64));
     assert_eq!(attend(&cache, &Attend::default().queries(5), &mut expected), Ok(()));
     assert_eq!(attend(&cache, &Attend::default(), &mut output), Ok(()));
     assert_eq!(output, expected);
@@ -49,6 +51,15 @@ fn a_block_of_queries_is_not_taken_for_more_heads() {
     cache.layers()[0].save(&mut |bytes| one.extend_from_slice(bytes));
     cache.layer_mut(0).unwrap().load(&one).unwrap();
     assert_eq!(cache.layers()[0].config().query_heads, Some(8));
+}
+
+#[test]
+fn a_block_with_more_queries_than_tokens_is_refused() {
+    let mut cache = KvCache::builder(1, 1, 64, 1000).query_heads(1).build().unwrap();
+    cache.append(0, &[0.5; 64], &[0.5; 64]).unwrap();
+    let refused = cache.attend(0, &[0.1; 2 * 64], &mut [0.0; 2 * 64]).unwrap_err();
+    let said = "queries of a head, at most one for each token that was appended: expected 1, got 2";
+    assert_eq!(refused.to_string(), said);
 }
 
 #[test]

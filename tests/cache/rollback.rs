@@ -177,8 +177,8 @@ fn a_rollback_that_would_lose_visible_tokens_is_refused() {
     assert_eq!(error, Error::Dropped { visible: 44, held: 324, max_rollback: 400 });
     assert_eq!(
         error.to_string(),
-        "the sliding window needs the tokens from position 44 on, but those before 324 were dropped: configure a \
-         max_rollback of 400, or clear the layer and append again"
+        "the sliding window needs the tokens from position 44 on, but those before 324 were dropped: pass fewer \
+         tokens at a time, configure a max_rollback of 400, or clear the layer and append again"
     );
     assert!(cache.save() == before, "no layer has changed");
     // As said.

@@ -2,7 +2,7 @@
 
 use super::{BLOCK_TOLERANCE, CODECS, Case, WIDTHS, case, device, each_width, error, others};
 use octaplex::cache::Center;
-use octaplex::{Attend, LayerConfig, gpu};
+use octaplex::{Attend, Error, LayerConfig, gpu};
 
 fn check(case: &Case, options: &Attend, device: &gpu::Device, what: &str) {
     let (gpu, cpu) = case.check(device, options);
@@ -107,6 +107,21 @@ fn every_option() {
         });
         check(&case, &options, &device, &format!("configuration {number}"));
     }
+}
+
+/// A whole prompt whose first queries see only sinks: later queries would miss tokens that the sliding window has dropped.
+#[test]
+fn a_prompt_that_misses_dropped_tokens_is_refused() {
+    let Some(device) = device() else { return };
+    let mut case = case("turboquant", "turboquant", 64, (2, 1), 700);
+    case.config = case.config.sliding_window(100);
+    let (layer, queries) = (case.layer(), case.block(700));
+    let (mut gpu, mut output) = (case.on_gpu(&device, &layer), vec![0.0; queries.len()]);
+    let refused = gpu.attend_with(&queries, &Attend::default().queries(700), &mut output).unwrap_err();
+    assert!(matches!(refused, gpu::Error::Library(Error::Dropped { visible: 4, .. })), "{refused}");
+    // The sinks' own queries miss nothing.
+    let first = Attend::default().queries(4).position(0);
+    check(&case, &first, &device, "queries of sinks");
 }
 
 /// Rows of all sizes: f16 cannot hold the largest and the smallest without a scale.

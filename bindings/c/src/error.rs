@@ -30,7 +30,8 @@ pub enum octaplex_status {
     Full = 8,
     /// The cache has no tokens.
     Empty = 9,
-    /// The sliding window has already dropped tokens that would be visible again.
+    /// The sliding window has already dropped tokens that would be visible again: after a long rollback, or because a
+    /// block of queries has more than `max_rollback` + 1 tokens.
     Dropped = 10,
     /// The number of a layer, head or token is out of range.
     Missing = 11,

@@ -27,6 +27,7 @@ export function known(options, names, what) {
 
 /** Returns a value for a message. */
 export function show(value) {
+  if (typeof value === "number") return String(value); // JSON has neither NaN nor infinity
   const tag = Object.prototype.toString.call(value).slice(8, -1);
   return ["Number", "String", "Boolean"].includes(tag) ? JSON.stringify(value) ?? String(value) : tag;
 }

@@ -300,6 +300,7 @@ for (const simd of [true, false]) {
       fails("Width", () => octaplex.codec("int", { dim: 65 }), "64");
       fails("Type", () => octaplex.codec(7, { dim: DIM }), "spec");
       for (const dim of [undefined, NaN, -1, 1.5, Infinity, 2 ** 40, "64"]) fails("Range", () => octaplex.codec("int", { dim }), "dim");
+      fails("Range", () => octaplex.codec("int", { dim: NaN }), "got NaN");
       fails("UnknownOption", () => octaplex.codec("int", { dim: DIM, bits: 4 }), "bits");
       fails("Value", () => octaplex.codec("int", { dim: DIM, role: "queries" }), "role");
       for (const [bad, index] of [[NaN, 3], [Infinity, 70], [-Infinity, 127]]) {

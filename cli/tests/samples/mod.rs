@@ -63,6 +63,8 @@ fn compare_on_files_of_other_shapes() {
     fails(&folder, &compare, &["q_pos", "8 queries"]);
     write(&[k.clone(), q.clone()]);
     fails(&folder, &compare, &["no tensor v", "k and v are needed", "k, q"]);
+    write(&[]);
+    fails(&folder, &compare, &["no tensor k", "the file has no tensors"]);
     write(&[k.clone(), v.clone(), ("q", "F32", vec![1, 3, 8, 32], f32s(768))]);
     fails(&folder, &compare, &["3 query heads", "2 key/value heads", "multiple"]);
     write(&[k, ("v", "F32", vec![1, 2, 4, 64], f32s(512)), q]);
