@@ -2,6 +2,7 @@
 // The output is the same on every machine.
 #include <octaplex.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -12,6 +13,7 @@
 namespace {
 
 constexpr std::size_t layers = 2, kv_heads = 2, query_heads = 8, width = 64;
+constexpr std::size_t max_rollback = 64; // drafts that may be rejected
 
 // Turns a status into an exception.
 void check(octaplex_status status, const octaplex_error &error) {
@@ -29,6 +31,7 @@ Cache create() {
     check(octaplex_config_init(&config, sizeof config, layers, kv_heads, width, 8192, &error), error);
     config.query_heads = query_heads; // keys and values: the default, graded and trellis
     config.sliding_window = 512;
+    config.max_rollback = max_rollback;
     Cache cache(octaplex_cache_create(&config, &error));
     check(error.status, error);
     return cache;
@@ -72,7 +75,12 @@ std::vector<float> step(octaplex_cache *cache, std::size_t tokens) {
 int main() try {
     octaplex_error error;
     const Cache cache = create();
-    step(cache.get(), 1000);                                       // the prompt
+    // The prompt, in blocks: the first query of a larger one would see tokens that the last ones push out of the window.
+    for (std::size_t left = 1000; left > 0;) {
+        const std::size_t block = std::min(left, max_rollback + 1);
+        step(cache.get(), block);
+        left -= block;
+    }
     for (int token = 0; token < 90; token++) step(cache.get(), 1); // generated tokens
     step(cache.get(), 10);                                         // ten drafts at once
     check(octaplex_cache_truncate(cache.get(), 1093, &error), error); // three were right
