@@ -364,7 +364,9 @@ pub(crate) struct Deciding<'a> {
 }
 
 impl Deciding<'_> {
-    /// Decides the balance. It stays as it is if the layer has none.
+    /// Decides the balance. It stays as it is if the layer has none. Not inlined, so that its memory and that of
+    /// [`centre`](Self::centre) are not on the stack together: microcontrollers have little.
+    #[inline(never)]
     pub(crate) fn balance(&mut self, queries: &[f32], balance: &mut [f32]) {
         if self.kind.is_none() {
             return;
@@ -382,6 +384,7 @@ impl Deciding<'_> {
     ///
     /// # Errors
     /// [`Error::Overflow`] if f16 cannot hold the mean.
+    #[inline(never)]
     pub(crate) fn centre(&mut self, most: usize, balance: &[f32], centre: &mut [f32]) -> Result<(), Error> {
         let (dim, mut count) = (balance.len(), 0);
         let (mut sums, mut bytes) = ([0.0; MAX_DIM], [0; 2 * MAX_DIM]);
